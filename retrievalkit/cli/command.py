@@ -23,14 +23,14 @@ def command(name: str, /, **options: Any) -> Any:
 
     Raises:
         OptionError: An option is invalid.
-        RetrievalkitError: There is no such command, or it failed.
+        RetrievalkitError: The command does not exist, or it failed.
     """
-    found: click.Command | None = main
+    resolved: click.Command | None = main
     for word in name.split():
-        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
-    if not isinstance(found, DerivedCommand):
+        resolved = resolved.get_command(click.Context(resolved), word) if isinstance(resolved, click.Group) else None
+    if not isinstance(resolved, DerivedCommand):
         raise UnknownNameError("command", name, command_names())
-    return found.declared(**options)
+    return resolved.declared(**options)
 
 
 def command_names(group: click.Group | None = None) -> list[str]:
@@ -38,6 +38,6 @@ def command_names(group: click.Group | None = None) -> list[str]:
     group = group or main.with_all_commands()
     names: list[str] = []
     for name in group.list_commands(click.Context(group)):
-        below = group.commands.get(name)
-        names += [f"{name} {one}" for one in command_names(below)] if isinstance(below, click.Group) else [name]
+        inner = group.commands.get(name)
+        names += [f"{name} {word}" for word in command_names(inner)] if isinstance(inner, click.Group) else [name]
     return names

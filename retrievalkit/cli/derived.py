@@ -64,8 +64,8 @@ class _SingleOption(click.Option):
         values = opts.get(self.name)
         if isinstance(values, list):
             if len(values) > 1:
-                given = " and ".join(f"'{value}'" for value in values)
-                msg = f"{self.opts[0]} takes one value, and {given} are given. Give it once."
+                listed = " and ".join(f"'{value}'" for value in values)
+                msg = f"{self.opts[0]} accepts one value, but {listed} were given. Give it once."
                 raise click.UsageError(msg, ctx)
             opts = {**opts, self.name: values[0]}
         return super().consume_value(ctx, opts)
@@ -78,15 +78,13 @@ class DerivedCommand(click.Command):
         self.declared = declared
         # Options of base classes last.
         named = options(declared.declaration)
-        order = dict.fromkeys(name for one in declared.declaration.__mro__ for name in inspect.get_annotations(one))
-        known = [named[name] for name in order if name in named]
+        order = dict.fromkeys(name for base in declared.declaration.__mro__ for name in inspect.get_annotations(base))
+        settable = [named[name] for name in order if name in named and not name.endswith("_options")]
         # Options of components, and others that only --set can set, have no flags.
-        flagged = [one for one in known if not one.name.endswith("_options") and not mark(one.annotation, Rest)]
-        params = [_parameter(option) for option in flagged]
+        params = [_parameter(option) for option in settable if not mark(option.annotation, Rest)]
         if issubclass(declared.declaration, CommandOptions):
-            others = (one.description for one in known if one not in flagged and not one.name.endswith("_options"))
             usual = "Set any option by its name, or one of a component, such as pooler.layers=4,6 (rkit plugins show)."
-            text = next(others, usual)
+            text = next((option.description for option in settable if mark(option.annotation, Rest)), usual)
             params.append(click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help=text))
         # A command with a field `as_json`, or without a result, prints its output itself, while it runs.
         without_result = declared.__signature__.return_annotation in (None, "None")
@@ -98,7 +96,7 @@ class DerivedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments as click does; an extra argument is reported with the option that accepts it."""
         if STARTED_BY_TORCHRUN in os.environ and (name := self.declared.name) not in (*_SHARED, *_LED):
-            known = ", ".join(f"rkit {one}" for one in (*_SHARED, *_LED))
+            known = ", ".join(f"rkit {command}" for command in (*_SHARED, *_LED))
             msg = f"rkit {name} runs in one process. Start it without torchrun, which is for {known}."
             raise click.UsageError(msg)
         try:
@@ -119,12 +117,12 @@ class DerivedCommand(click.Command):
         with explained(ctx, ctx.params):
             return super().invoke(ctx)
 
-    def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **given: Any) -> Any:
+    def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **flags: Any) -> Any:
         from retrievalkit.recipes.settings import parse_set
 
         # Only values that the user set, so that a default does not hide a value of --set.
         source = click.get_current_context().get_parameter_source
-        values = {name: value for name, value in given.items() if source(name) is not ParameterSource.DEFAULT}
+        values = {name: value for name, value in flags.items() if source(name) is not ParameterSource.DEFAULT}
         if as_json and self._prints:
             values["as_json"] = True
 
@@ -172,7 +170,7 @@ class DerivedCommand(click.Command):
                 formatter.write_dl(records)
 
     def _heading(self, name: str) -> str:
-        declaring = [one for one in self.declared.declaration.__mro__ if name in inspect.get_annotations(one)]
+        declaring = [base for base in self.declared.declaration.__mro__ if name in inspect.get_annotations(base)]
         return vars(declaring[-1]).get("heading", "Options") if declaring else "Options"
 
 
@@ -213,5 +211,5 @@ def _kinds(annotation: Any) -> list[Any]:
     if typing.get_origin(annotation) is typing.Annotated:
         return _kinds(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return [kind for one in typing.get_args(annotation) for kind in _kinds(one)]
+        return [kind for argument in typing.get_args(annotation) for kind in _kinds(argument)]
     return [] if annotation is types.NoneType else [annotation]

@@ -78,9 +78,9 @@ def doctor(options: DoctorOptions) -> Findings:
             findings.append(Finding(name, "not installed", ok=optional, hint=f"for {use}: pip install {name}"))
     findings += [_processor(), *(finding for name in registry.names("check") for finding in _checked(name))]
     for plugin in registry.plugins():
-        brings = f"{plugin.distribution} {plugin.version}: {counted(len(plugin.components), 'components')}"
-        findings.append(Finding(f"plugin {plugin.name}", plugin.error or brings, ok=plugin.error is None))
-    return Findings({name: getattr(one, name) for name in ("ok", "name", "value", "hint")} for one in findings)
+        contents = f"{plugin.distribution} {plugin.version}: {counted(len(plugin.components), 'components')}"
+        findings.append(Finding(f"plugin {plugin.name}", plugin.error or contents, ok=plugin.error is None))
+    return Findings({name: getattr(finding, name) for name in ("ok", "name", "value", "hint")} for finding in findings)
 
 
 def _processor() -> Finding:
@@ -103,10 +103,10 @@ def _checked(name: str) -> list[Finding]:
     """Run a plugin's check and return its findings; a check that fails is a finding too."""
     try:
         findings = registry.component("check", name).load()()
-        if isinstance(findings, list) and all(isinstance(one, Finding) for one in findings):
+        if isinstance(findings, list) and all(isinstance(finding, Finding) for finding in findings):
             return findings
-        reason = f"it returned {findings!r}, and must return a list of retrievalkit.hookspecs.Finding"
+        reason = f"it returned {findings!r}, but must return a list of retrievalkit.hookspecs.Finding"
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and doctor must report the rest
         reason = str(error) if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {error}"
-    owners = ", ".join(one.distribution for one in registry.default_registry().candidates("check", name))
+    owners = ", ".join(owner.distribution for owner in registry.default_registry().candidates("check", name))
     return [Finding(f"check {name}", reason, ok=False, hint=f"a fault of {owners}: report it there")]

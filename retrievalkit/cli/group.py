@@ -52,7 +52,7 @@ class RkitGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List the commands, each with its complete first sentence."""
-        _write(formatter, "Commands", [(name, summary(one)) for name, one in sorted(self.commands.items())])
+        _write(formatter, "Commands", [(name, summary(command)) for name, command in sorted(self.commands.items())])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke the command, turning Ctrl-C into `click.Abort` here, since click would print an empty line first."""
@@ -115,10 +115,10 @@ class RootGroup(RkitGroup):
         problem = ""
         try:
             for name in registry.names("command"):
-                found = registry.default_registry().candidates("command", name)
-                owners = " and ".join(one.distribution for one in found)
-                text = found[0].help if len(found) == 1 else f"Unusable: registered by both {owners}."
-                rows[found[0].group].append((name, text))
+                candidates = registry.default_registry().candidates("command", name)
+                owners = " and ".join(owner.distribution for owner in candidates)
+                text = candidates[0].help if len(candidates) == 1 else f"Unusable: registered by both {owners}."
+                rows[candidates[0].group].append((name, text))
         except RetrievalkitError as error:
             # Help must work even if plugins cannot be listed.
             problem = str(error)
@@ -144,7 +144,7 @@ def _derived(command: Any) -> click.Command:
         return command
     from retrievalkit.cli.derived import DerivedCommand
 
-    return command if isinstance(command, click.Command) else DerivedCommand(command)
+    return DerivedCommand(command)
 
 
 def summary(command: click.Command) -> str:
@@ -202,14 +202,14 @@ def _failure(error: OSError) -> str:
     from retrievalkit.storage import was_written
 
     place = f"'{error.filename}'" if error.filename else "standard output"
-    kept = "".join(f" {note}" for note in getattr(error, "__notes__", [])[-1:])
+    note = "".join(f" {text}" for text in getattr(error, "__notes__", [])[-1:])
     if not was_written(error):
         doing = "read" if error.filename and os.path.exists(str(error.filename)) else "open"
-        return f"cannot {doing} {place}: {error.strerror}.{kept} Check that it is there and may be read."
+        return f"cannot {doing} {place}: {error.strerror}.{note} Check that it exists and is readable."
     if error.errno == errno.EFBIG:
         limited = "it has reached the limit of a file's size"
-        return f"cannot write {place}: {limited}.{kept} Raise the limit (ulimit -f) and run the same command again."
+        return f"cannot write {place}: {limited}.{note} Raise the limit (ulimit -f) and run the same command again."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         full = "the disk is full" if error.errno == errno.ENOSPC else "your share of the disk is used up"
-        return f"cannot write {place}: {full}.{kept} Free some space and run the same command again."
-    return f"cannot write {place}: {error.strerror}.{kept} Make it writable, or choose another --output."
+        return f"cannot write {place}: {full}.{note} Free some space and run the same command again."
+    return f"cannot write {place}: {error.strerror}.{note} Make it writable, or choose another --output."

@@ -98,11 +98,11 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
         # An example whose positives have an unknown name looks like a query; the original message has the known names.
         if kind in _OF_DATA and place in message and not (kind == "queries" and "examples" in expected):
             names = [
-                f"{_KINDS[one]} ({_WRITERS[one]})" if one in _WRITERS else _KINDS[one]
-                for one in expected
-                if one not in ("documents", _NOTHING)
+                f"{_KINDS[name]} ({_WRITERS[name]})" if name in _WRITERS else _KINDS[name]
+                for name in expected
+                if name not in ("documents", _NOTHING)
             ]
-            return f"'{place}' {_is(kind)}, and {label} takes {' or '.join(names)}."
+            return f"'{place}' {_is(kind)}, but {label} should be {' or '.join(names)}."
     return None
 
 

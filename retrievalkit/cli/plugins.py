@@ -53,10 +53,10 @@ class Components(Table):
             owner = {"plugin": plugin.distribution, "version": plugin.version}
             if plugin.error:
                 yield {"kind": "broken", "name": plugin.name, **owner, "problem": plugin.error}
-            for one in plugin.components:
-                row = {"kind": one.kind, "name": one.name, **owner, "summary": _summary(one)}
-                clash = f"also registered by {' and '.join(_rivals(one))}"
-                yield row | ({"problem": clash} if _rivals(one) else {})
+            for component in plugin.components:
+                row = {"kind": component.kind, "name": component.name, **owner, "summary": _summary(component)}
+                clash = f"also registered by {' and '.join(_rivals(component))}"
+                yield row | ({"problem": clash} if _rivals(component) else {})
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return every plugin with its components, or with the reason why it is broken."""
@@ -67,8 +67,8 @@ class Components(Table):
                 "version": plugin.version,
                 "error": plugin.error,
                 "components": [
-                    {"kind": one.kind, "name": one.name, "summary": _summary(one), "clashes_with": _rivals(one)}
-                    for one in plugin.components
+                    {"kind": part.kind, "name": part.name, "summary": _summary(part), "clashes_with": _rivals(part)}
+                    for part in plugin.components
                 ],
             }
             for plugin in self._plugins
@@ -81,23 +81,23 @@ class Components(Table):
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         lines: list[str] = []
         for kind in registry.HOOKS:
-            components = [one for plugin in self._plugins for one in plugin.components if one.kind == kind]
+            components = [known for plugin in self._plugins for known in plugin.components if known.kind == kind]
             if not components:
                 continue
             lines.append(f"{kind}s" if kind != "loss" else "losses")
-            names = max(len(one.name) for one in components)
-            owners = max(len(_owner(one)) for one in components)
-            for one in sorted(components, key=attrgetter("name")):
-                columns = f"  {one.name:<{names}}  {_owner(one):<{owners}}  "
-                rivals = " and ".join(_rivals(one))
-                clash = f"CLASH: {rivals} registers the name too, so it cannot be used." if rivals else ""
-                text = " ".join(filter(None, (clash, _summary(one))))
+            names = max(len(component.name) for component in components)
+            owners = max(len(_owner(component)) for component in components)
+            for component in sorted(components, key=attrgetter("name")):
+                columns = f"  {component.name:<{names}}  {_owner(component):<{owners}}  "
+                rivals = " and ".join(_rivals(component))
+                clash = f"CLASH: {rivals} also registers this name, so neither can be used." if rivals else ""
+                text = " ".join(filter(None, (clash, _summary(component))))
                 wrapped = textwrap.wrap(text, max(width - len(columns), 40)) or [""]
                 lines += [(columns + wrapped[0]).rstrip(), *(" " * len(columns) + line for line in wrapped[1:])]
             lines.append("")
         broken = [plugin for plugin in self._plugins if plugin.error]
         lines += ["could not be loaded"] if broken else []
-        lines += [f"  {one.name}  {one.distribution} {one.version}: {one.error}" for one in broken]
+        lines += [f"  {plugin.name}  {_owner(plugin)}: {plugin.error}" for plugin in broken]
         return "\n".join(lines).rstrip()
 
 
@@ -128,14 +128,14 @@ def _docstrings(module: str) -> dict[str, str]:
     return {node.name: ast.get_docstring(node) or "" for node in defined}
 
 
-def _owner(component: registry.Component) -> str:
-    return f"{component.distribution} {component.version}"
+def _owner(source: registry.Component | registry.Plugin) -> str:
+    return f"{source.distribution} {source.version}"
 
 
 def _rivals(component: registry.Component) -> list[str]:
     """Return the other plugins that use the same name."""
     candidates = registry.default_registry().candidates(component.kind, component.name)
-    return [_owner(one) for one in candidates if one is not component]
+    return [_owner(candidate) for candidate in candidates if candidate is not component]
 
 
 @command("plugins list", ListOptions)
@@ -161,7 +161,7 @@ def show_plugin(options: NameOptions) -> str:
     """Show the documentation of a component, and its options with types and defaults."""
     kinds = [kind for kind in registry.HOOKS if options.name in registry.names(kind)]
     if not kinds:
-        known = dict.fromkeys(one for kind in registry.HOOKS for one in registry.names(kind))
+        known = dict.fromkeys(name for kind in registry.HOOKS for name in registry.names(kind))
         raise UnknownNameError("component", options.name, known, hint="See rkit plugins list.")
     texts = []
     for component in (registry.component(kind, options.name) for kind in kinds):
@@ -201,21 +201,21 @@ def install_plugin(options: PipOptions) -> str:
 @command("plugins remove", PipOptions)
 def remove_plugin(options: PipOptions) -> str:
     """Remove a plugin from this environment, with pip."""
-    check_choice("plugin", options.name, {one.distribution for one in registry.plugins()})
+    check_choice("plugin", options.name, {plugin.distribution for plugin in registry.plugins()})
     return _pip("uninstall", "--yes", options.name)
 
 
 def _pip(*words: str) -> str:
     if importlib.util.find_spec("pip") is None:
-        same = shlex.join(["uv", "pip", words[0], words[-1], "--python", sys.executable])
-        msg = f"the environment {sys.prefix} has no pip, like those that uv makes. Run: {same}"
+        uv = shlex.join(["uv", "pip", words[0], words[-1], "--python", sys.executable])
+        msg = f"the environment {sys.prefix} has no pip (environments of uv have none). Run: {uv}"
         raise InputError(msg)
     line = [sys.executable, "-m", "pip", *words[:-1], "--", words[-1]]
     click.echo(shlex.join(line), err=True)
     # Standard output is reserved for the result.
-    done = subprocess.run(line, stdout=sys.__stderr__, check=False)
-    if done.returncode:
-        msg = f"pip failed with code {done.returncode}; its messages are above."
+    process = subprocess.run(line, stdout=sys.__stderr__, check=False)
+    if process.returncode:
+        msg = f"pip failed with exit code {process.returncode}. See its messages above."
         raise RetrievalkitError(msg)
     return f"{words[-1]} is {'installed' if words[0] == 'install' else 'removed'}"
 
@@ -228,5 +228,5 @@ def group() -> None:
 _commands: list[Command[..., Any, Any]] = [plugins, show_plugin, install_plugin, remove_plugin]
 if importlib.util.find_spec("retrievalkit_testing") is not None:
     _commands += importlib.import_module("retrievalkit_testing.commands").COMMANDS
-for _one in _commands:
-    group.add_command(DerivedCommand(_one))
+for _command in _commands:
+    group.add_command(DerivedCommand(_command))

@@ -74,14 +74,14 @@ def run(options: RunOptions) -> Outcome | Plan:
     from retrievalkit.recipes.recipe import load_recipe
 
     storage.place_of(str(options.output))  # refuses an object store
-    names = [name.strip() for one in options.variants or () for name in one.split(",")]
+    names = [name.strip() for text in options.variants or () for name in text.split(",")]
     recipe = load_recipe(
         str(options.recipe), options.overrides, None if options.variants is None else [*filter(None, names)]
     )
     output, cli = str(options.output), main.with_all_commands()
     if options.plan:
         return program.preview(recipe, output, cli=cli, force=options.force)
-    return program.run(recipe, output, cli=cli, force=options.force, together=options.jobs)
+    return program.run(recipe, output, cli=cli, force=options.force, parallel=options.jobs)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def quickstart(options: QuickstartOptions) -> Quickstart:
     data = {name: getattr(options, name) for name in ("corpus", "examples", "queries", "qrels")}
     missing = [name for name, value in data.items() if value is None]
     if missing and len(missing) < len(data):
-        given = " ".join(f"--{name}" for name in data if name not in missing)
-        msg = f"{given} given without --{' --'.join(missing)}: your own data needs all four. Add them."
+        flags = " ".join(f"--{name}" for name in data if name not in missing)
+        msg = f"{flags} is set without --{' --'.join(missing)}. Your own data needs all four: add the others."
         raise InputError(msg)
     values: dict[str, Any] = {"model": options.model} if options.model else {}
     if not missing:

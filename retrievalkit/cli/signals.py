@@ -51,26 +51,26 @@ def handled() -> Iterator[None]:
 
         # If torchrun is killed, it cannot end its processes, which would go on without it.
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
-    wanted = [number for number in usual if signal.getsignal(number) == usual[number]]
-    if threading.current_thread() is not threading.main_thread() or STARTED_BY_TORCHRUN in os.environ or not wanted:
+    defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
+    numbers = [number for number in defaults if signal.getsignal(number) == defaults[number]]
+    if threading.current_thread() is not threading.main_thread() or STARTED_BY_TORCHRUN in os.environ or not numbers:
         yield
         return
     watcher = _Watcher()
-    for number in wanted:
+    for number in numbers:
         signal.signal(number, watcher.act)
     hook, sys.unraisablehook = sys.unraisablehook, watcher.unraisable
     try:
         yield
     except Exception as error:
-        if (replaced := watcher.replaced_by(error)) is None:
+        if (interruption := watcher.replaced_by(error)) is None:
             raise
-        raise replaced from error
+        raise interruption from error
     finally:
         watcher.stop()
         sys.unraisablehook = hook
-        for number in wanted:
-            signal.signal(number, usual[number])
+        for number in numbers:
+            signal.signal(number, defaults[number])
         # After everything is written, a late signal would only print a traceback of a library's clean-up.
         atexit.unregister(_ignore_late)
         atexit.register(_ignore_late)
@@ -108,8 +108,8 @@ class _Watcher:
 
     def replaced_by(self, error: Exception) -> KeyboardInterrupt | None:
         """Return the interruption that a library turned into its own error, as numpy does in `tofile`, if any."""
-        kept = isinstance(error.__cause__, KeyboardInterrupt)
-        if kept or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
+        is_cause = isinstance(error.__cause__, KeyboardInterrupt)
+        if is_cause or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
             return None
         interruption = _interruption(self._last[0])
         for note in getattr(error, "__notes__", [])[-1:]:

@@ -27,7 +27,7 @@ def main() -> None:
     task = json.loads(sys.stdin.buffer.readline())
     log = StepLog(Path(task["folder"]), task["name"])
     # Output that libraries print outside of Python goes to the log.
-    last_word = os.fdopen(os.dup(1), "w")
+    outcome = os.fdopen(os.dup(1), "w")
     log.path.parent.mkdir(parents=True, exist_ok=True)
     with log.path.open("ab") as stream:
         for number in (1, 2):
@@ -39,8 +39,8 @@ def main() -> None:
             ended = _run(task, log)
     except KeyboardInterrupt:
         ended = Ended(problem="it was interrupted.", code=128 + signal.SIGTERM)
-    last_word.write(json.dumps(ended._asdict()) + "\n")
-    last_word.flush()
+    outcome.write(json.dumps(ended._asdict()) + "\n")
+    outcome.flush()
     sys.exit(ended.code)
 
 

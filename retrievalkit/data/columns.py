@@ -5,8 +5,6 @@ The id of a row without an id is a hash of its title and text, so it does not de
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from retrievalkit.data.corpus import Corpus, Passage, open_corpus, passage_of
 from retrievalkit.data.fields import fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS
 from retrievalkit.data.json_text import field_names
+from retrievalkit.data.queries import QuestionNamer
 from retrievalkit.data.records import Record, Table, first_row
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.sources.local import Local, Parquet
@@ -46,38 +45,35 @@ def open_own(source: str | Path, columns: Columns | None) -> Corpus:
 
     def passages() -> Iterator[tuple[Record, Passage]]:
         # Any table with a header.
-        named = CORPUS._replace(table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True))
-        rows = opened.corpus_records(named) if isinstance(opened, Local) else opened.records("passages")
-        seen: Counter[str] = Counter()
-        return ((record, _passage(record, columns or _USUAL, seen)) for record in rows)
+        form = CORPUS._replace(table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True))
+        rows = opened.corpus_records(form) if isinstance(opened, Local) else opened.records("passages")
+        namer = QuestionNamer()
+        return ((record, _passage(record, columns or _USUAL, namer)) for record in rows)
 
     return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
 
 
-def _passage(record: Record, columns: Columns, seen: Counter[str]) -> Passage:
+def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
     known = {name.lower(): name for name in record.fields}
     if columns == _USUAL and "contents" in known and any(name in known for name in PASSAGE_IDS):
         return passage_of(record)
     fields = {}
-    for part, usual in _NAMES.items():
-        named = getattr(columns, part)
-        if named and named not in record.fields:
-            close = nearest(named, record.fields)
+    for part, defaults in _NAMES.items():
+        name = getattr(columns, part)
+        if name and name not in record.fields:
+            close = nearest(name, record.fields)
             hint = f"; did you mean '{close}'?" if close else "."
-            msg = f"there is no field '{named}'{hint} The fields are {field_names(record.fields)}. Name one of them."
+            msg = f"there is no field '{name}'{hint} The fields are {field_names(record.fields)}. Name one of them."
             raise record.error(msg)
-        fields[part] = named or next((known[name] for name in usual if name in known), "")
+        fields[part] = name or next((known[usual] for usual in defaults if usual in known), "")
     if not fields["text"]:
         names = field_names(record.fields)
-        msg = f"none of the fields is known to be the text. Name it: text_field. The fields are {names}."
+        msg = f"no field is known to hold the text; the fields are {names}. Set text_field to one of them."
         raise record.error(msg)
     title, text = (
         record.text(name) if name and record.fields[name] is not None else ""
         for name in (fields["title"], fields["text"])
     )
     others = fields_of(record.fields, fields.values())
-    if fields["id"]:
-        return Passage(record.identifier(fields["id"]), title, text, others)
-    digest = hashlib.blake2b(f"{title}\n{text}".encode(), digest_size=8).hexdigest()
-    seen[digest] += 1
-    return Passage(digest if seen[digest] == 1 else f"{digest}-{seen[digest]}", title, text, others)
+    identifier = record.identifier(fields["id"]) if fields["id"] else namer.name(f"{title}\n{text}")
+    return Passage(identifier, title, text, others)

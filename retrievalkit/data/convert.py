@@ -145,14 +145,14 @@ class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
         if source is None or isinstance(source, str | os.PathLike):
             return dict(values)
         if kind not in _OF_DATA:
-            msg = f"data in memory is of one of the kinds {', '.join(_OF_DATA)}, and kind is {kind!r}. Give it."
+            msg = f"data in memory needs a kind ({', '.join(_OF_DATA)}), and kind is {kind!r}. Set it."
             raise OptionError(msg)
         return {**values, "source": _OF_DATA[kind](source)}
 
 
 _FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".trec", ".run", ".qrels", ".qrel")
 _NAMES = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "qrels/{}.tsv", "run": "run.trec"}
-_HELD = 1 << 16  # number of passages whose parts are cached
+_CACHED = 1 << 16  # number of passages whose parts are cached
 
 
 class Converted(dict[str, int]):
@@ -178,9 +178,7 @@ def convert(options: ConvertOptions) -> Converted:
     names = ("queries", "systems", "per_system", "scores", "margin")
     if chosen := {name: value for name in names if (value := getattr(options, name)) is not None}:
         if columns or cut or options.merge_parts or kind not in (None, "examples") or not _is_file(path):
-            msg = (
-                f"negatives by system become whole examples in a file. Give '{path.name}.jsonl', and no kind or parts."
-            )
+            msg = f"hard negatives become a file of examples. Write to '{path.name}.jsonl', without kind or parts."
             raise OptionError(msg)
         return Converted(options.output, _hard_negatives(source, path, chosen, options.corpus))
     if kind is None:
@@ -196,7 +194,7 @@ def convert(options: ConvertOptions) -> Converted:
         "form is for runs and qrels": form and kind not in ("run", "qrels"),
     }
     if misfit := next((problem for problem, holds in misfits.items() if holds), None):
-        msg = f"{misfit}, and '{source}' is read as {kind}. Leave it out, or give another kind."
+        msg = f"{misfit}, but '{source}' is read as {kind}. Leave it out, or set another kind."
         raise OptionError(msg)
     reader = _Reader(source, options.split, options.corpus, columns, cut, options.merge_parts)
     if form is not None or _is_file(path):
@@ -209,7 +207,7 @@ def convert(options: ConvertOptions) -> Converted:
         places = {"source": source} | ({} if options.corpus is None else {"corpus": options.corpus})
         read = {name: storage.describe_input(place, fingerprint(place)) for name, place in places.items()}
         opened = open_source(source)
-        recorded = {
+        settings = {
             "kind": kind,
             "split": options.split,
             **({"root": str(opened.root.absolute())} if isinstance(opened, Documents) else {}),
@@ -217,7 +215,7 @@ def convert(options: ConvertOptions) -> Converted:
             **cutting,
             **({"merge_parts": True} if options.merge_parts else {}),
         }
-        storage.write_manifest(staging, "collection", command="convert", options=recorded, inputs=read, counts=counts)
+        storage.write_manifest(staging, "collection", command="convert", options=settings, inputs=read, counts=counts)
     return Converted(options.output, counts)
 
 
@@ -228,7 +226,7 @@ def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "word
         OptionError: The stride is longer than a passage.
     """
     if stride > passages:
-        msg = f"stride is {stride}, and should be 1 to {passages} (passages), so that no word is lost."
+        msg = f"stride is {stride}, but should be 1 to {passages} (passages), so that no word is lost."
         raise OptionError(msg)
     return partial(passage_parts.windows, size=passages, stride=stride, by=by)
 
@@ -238,10 +236,10 @@ def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None,
     size, stride, parts = options.passages, options.stride, options.parts
     if size is None and (stride is not None or options.by is not None):
         name = "by" if stride is None else "stride"
-        msg = f"{name} is about passages of N words, which are not asked for. Give passages too, or leave it out."
+        msg = f"{name} is set, but passages, to which it applies, is not. Set passages too, or leave {name} out."
         raise OptionError(msg)
     if size is not None and parts is not None:
-        msg = "parts and passages both cut passages. Give one of them; `by` counts passages in sentences."
+        msg = "parts and passages both cut passages. Set one of them; with by=sentences, passages counts sentences."
         raise OptionError(msg)
     if size is not None:
         stride, by = stride or size, options.by or "words"
@@ -251,7 +249,7 @@ def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None,
     if parts == "sentences":
         return partial(passage_parts.windows, size=1, by="sentences"), {"parts": parts}
     if not (parts.isascii() and parts.isdigit() and 2 <= int(parts) <= 1000):
-        msg = f"parts is '{parts}', and should be 'sentences' or the number of equal parts, from 2 on."
+        msg = f"parts is '{parts}', but should be 'sentences' or a number of equal parts, at least 2."
         raise OptionError(msg)
     return partial(passage_parts.equal_parts, count=int(parts)), {"parts": parts}
 
@@ -273,10 +271,10 @@ class _Reader:
         if self.cut is None:
             return qrels
         if (place := self._place_of("passages")) is None:
-            msg = f"'{self.source}' names passages whose texts it does not hold. Give the corpus."
+            msg = f"'{self.source}' refers to passages whose texts it does not contain. Give the corpus."
             raise OptionError(msg)
-        asked = self._place_of("queries")
-        answers = {} if asked is None else {query.id: query.answers for query in read_queries(asked)}
+        queries = self._place_of("queries")
+        answers = {} if queries is None else {query.id: query.answers for query in read_queries(queries)}
         return passage_parts.judged_parts(qrels, self._parts_in(open_own(place, self.columns)), answers)
 
     def examples(self) -> Examples:
@@ -289,22 +287,22 @@ class _Reader:
             examples = replace(against_corpus(examples, known), passages={})
             return passage_parts.examples_of_parts(examples, self._parts_in(known))
         check_examples(examples, None)
-        parts = {one.id: passage_parts.parts_of(one, self.cut) for one in examples.passages.values()}
-        passages = {part.id: part for several in parts.values() for part in several}
+        parts = {passage.id: passage_parts.parts_of(passage, self.cut) for passage in examples.passages.values()}
+        passages = {part.id: part for group in parts.values() for part in group}
         return passage_parts.examples_of_parts(replace(examples, passages=passages), parts.__getitem__)
 
     def _parts_in(self, corpus: Corpus) -> passage_parts.Parts:
         cut = self.cut
         assert cut is not None
-        return lru_cache(_HELD)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
+        return lru_cache(_CACHED)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
 
     def _place_of(self, part: Part) -> Any:
         """The address of the passages or queries: the corpus option, or the source."""
-        # A single file holds one kind of data.
-        beside = [one for one in (self.corpus, self.source) if one is not None and not Path(one).is_file()]
         if part == "passages" and self.corpus is not None:
             return self.corpus
-        return next((one for one in beside if open_source(one).holds(part)), None)
+        # A single file holds one kind of data.
+        places = [place for place in (self.corpus, self.source) if place is not None and not Path(place).is_file()]
+        return next((place for place in places if open_source(place).holds(part)), None)
 
 
 def _is_file(path: Path) -> bool:
@@ -318,13 +316,13 @@ def _write(kind: Kind, reader: _Reader, path: Path, form: Any = None) -> dict[st
     """Write a single file."""
     if kind == "collection":
         msg = (
-            f"'{reader.source}' is a whole collection, and '{path}' one file. Give a folder as output, or say which "
-            f"part is wanted by its kind: {', '.join(_NAMES)} or examples."
+            f"'{reader.source}' is a whole collection, but '{path}' is a single file. Write to a folder, or select a "
+            f"part with kind: {', '.join(_NAMES)} or examples."
         )
         raise OptionError(msg)
     if kind == "corpus":
         cut, passages = reader.cut, open_own(reader.source, reader.columns)
-        parts = passages if cut is None else (part for one in passages for part in passage_parts.parts_of(one, cut))
+        parts = passages if cut is None else (part for whole in passages for part in passage_parts.parts_of(whole, cut))
         return {"passages": write_corpus(path, parts)}
     if kind == "queries":
         return {"queries": write_queries(path, read_queries(reader.source, reader.split))}
@@ -339,30 +337,30 @@ def _write(kind: Kind, reader: _Reader, path: Path, form: Any = None) -> dict[st
 
 def _write_folder(kind: Kind, reader: _Reader, folder: Path) -> dict[str, int]:
     if kind == "examples":
-        return _examples(reader, folder / f"{reader.split or 'train'}.jsonl", beside=folder / "corpus.jsonl")
+        return _examples(reader, folder / f"{reader.split or 'train'}.jsonl", passages_path=folder / "corpus.jsonl")
     if kind != "collection":
         return _write(kind, reader, folder / _NAMES[kind].format(reader.split or "test"))
     counts = _write("corpus", reader, folder / _NAMES["corpus"]) | _write("queries", reader, folder / _NAMES["queries"])
     splits = [reader.split] if reader.split is not None else open_source(reader.source).splits()
-    written = [_write("qrels", replace(reader, split=one), folder / _NAMES["qrels"].format(one)) for one in splits]
-    return {**counts, "judgements": sum(one["judgements"] for one in written)}
+    written = [_write("qrels", replace(reader, split=name), folder / _NAMES["qrels"].format(name)) for name in splits]
+    return {**counts, "judgements": sum(counts["judgements"] for counts in written)}
 
 
-def _examples(reader: _Reader, path: Path, *, beside: Path | None = None) -> dict[str, int]:
-    """Write examples, and the passages embedded in them to the file `beside`."""
+def _examples(reader: _Reader, path: Path, *, passages_path: Path | None = None) -> dict[str, int]:
+    """Write examples, and the passages embedded in them to a second file."""
     examples = reader.examples()
     if examples.dropped:
         # The last line of the command's output counts them.
-        notices.check(f"{examples.dropped:,} of the examples of '{examples.source}' have no positive.")
-    if examples.passages and beside is None and reader.corpus is None:
+        notices.check(f"{examples.dropped:,} examples of '{examples.source}' have no positive.")
+    if examples.passages and passages_path is None and reader.corpus is None:
         msg = (
-            f"'{reader.source}' contains the texts of {len(examples.passages)} passages, and '{path}' would hold ids "
-            f"alone. Give a folder as output: the texts are written beside the examples."
+            f"'{reader.source}' contains the texts of {len(examples.passages)} passages, but '{path}' would only "
+            f"hold their ids. Write to a folder: the texts are written next to the examples."
         )
         raise InputError(msg)
     counts = {"examples": write_examples(path, examples)}
-    if examples.passages and beside is not None:
-        counts["passages"] = write_corpus(beside, examples.passages.values())
+    if examples.passages and passages_path is not None:
+        counts["passages"] = write_corpus(passages_path, examples.passages.values())
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
 
 

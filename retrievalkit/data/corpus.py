@@ -68,39 +68,39 @@ class Corpus:
         self._files = files
         self._size = size
         self._positions: Positions | None = None
-        self._searched = False
-        self._held: dict[str, Passage] | None = None
+        self._scanned = False
+        self._by_id: dict[str, Passage] | None = None
         self._count: int | None = None
         self._print: str | None = None
-        self._again: tuple[Any, ...] = (open_corpus, (source,))
+        self._reduced: tuple[Any, ...] = (open_corpus, (source,))
         self.counts_empty = True
 
     @classmethod
     def of(cls, passages: Iterable[Passage], source: str = "memory") -> Corpus:
         """Create a corpus from passages in memory."""
-        given = list(passages)
+        collection = list(passages)
 
         def records() -> Iterator[tuple[Record, Passage]]:
-            for number, passage in enumerate(given, 1):
+            for number, passage in enumerate(collection, 1):
                 yield Record(source, number, {}), passage
 
         def fingerprint() -> str:
-            return fingerprint_value([[passage.id, passage.title, passage.text] for passage in given])
+            return fingerprint_value([[passage.id, passage.title, passage.text] for passage in collection])
 
-        corpus = cls(source, records, fingerprint, size=lambda: len(given))
-        corpus._again = (Corpus.of, (given, source))
+        corpus = cls(source, records, fingerprint, size=lambda: len(collection))
+        corpus._reduced = (Corpus.of, (collection, source))
         return corpus
 
     def __reduce__(self) -> tuple[Any, ...]:
         # String hashes differ between processes, so each process builds its own positions.
-        return self._again
+        return self._reduced
 
     def __repr__(self) -> str:
         return f"Corpus({self.source!r})"
 
     def __iter__(self) -> Iterator[Passage]:
-        if self._held is not None:
-            yield from self._held.values()
+        if self._by_id is not None:
+            yield from self._by_id.values()
             return
         duplicates, blanks = Duplicates(self._identified), Blanks("passages", self.source)
         count = 0
@@ -113,7 +113,7 @@ class Corpus:
         duplicates.check()
         if self.counts_empty:
             blanks.report()
-        self._count = self._filled(count)
+        self._count = self._nonempty(count)
 
     def __len__(self) -> int:
         if self._count is None:
@@ -135,20 +135,20 @@ class Corpus:
             DataError: The id is unknown; the message suggests the nearest id.
         """
         if not self._files:
-            found = self._loaded().get(document_id)
+            passage = self._loaded().get(document_id)
         else:
             passages = map(passage_of, self._indexed().candidates(document_id))
-            found = next((passage for passage in passages if passage.id == document_id), None)
-        if found is None:
+            passage = next((passage for passage in passages if passage.id == document_id), None)
+        if passage is None:
             raise self.unknown(document_id)
-        return found
+        return passage
 
     def missing(self, document_ids: Iterable[str]) -> set[str]:
         """The ids that are not in the corpus. One call for many ids is much faster than many calls."""
         if self._files:
             return self._indexed().missing(document_ids)
-        held = self._loaded()
-        return {document for document in document_ids if document not in held}
+        passages = self._loaded()
+        return {document for document in document_ids if document not in passages}
 
     def find(self, document_ids: Iterable[str]) -> dict[str, Passage]:
         """The passages with these ids; unknown ids are left out.
@@ -156,27 +156,27 @@ class Corpus:
         The first call scans the files for the ids without parsing all passages, so that a single query does not wait.
         """
         wanted = list(dict.fromkeys(document_ids))
-        if self._files and self._positions is None and not self._searched:
-            self._searched = True
-            found: dict[str, Passage] = {}
+        if self._files and self._positions is None and not self._scanned:
+            self._scanned = True
+            passages: dict[str, Passage] = {}
             # On an error, the full read below reports the problem.
             with suppress(DataError, ValueError):
                 if all(table_of(file, corpus_table) is None for file in self._files):
-                    records = (one for file in self._files for one in lines_with(file, PASSAGE_IDS, wanted))
+                    records = (record for file in self._files for record in lines_with(file, PASSAGE_IDS, wanted))
                     for passage in map(passage_of, records):
                         if passage.id in wanted:
-                            found.setdefault(passage.id, passage)
-                if len(found) == len(wanted):
-                    return found
-        lacking = self.missing(wanted)
-        return {document: self.get(document) for document in wanted if document not in lacking}
+                            passages.setdefault(passage.id, passage)
+                if len(passages) == len(wanted):
+                    return passages
+        missing = self.missing(wanted)
+        return {document: self.get(document) for document in wanted if document not in missing}
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
         """The error for an unknown document id."""
         close = nearest_id(document_id, self.ids())
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
-            f"unknown document id '{document_id}'{hint} It is none of the {counted(len(self), 'passages')} of "
+            f"unknown document id '{document_id}'{hint} It is not among the {counted(len(self), 'passages')} of "
             f"'{self.source}'. Give the corpus with these ids."
         )
         return DataError(msg, file=file, line=line)
@@ -199,22 +199,22 @@ class Corpus:
         if self.counts_empty:
             blanks.report()
 
-    def _filled(self, count: int) -> int:
+    def _nonempty(self, count: int) -> int:
         if not count:
-            msg = "the corpus is empty: it holds no passage."
+            msg = "the corpus is empty. Give a file or folder with passages."
             raise DataError(msg, file=self.source)
         return count
 
     def _loaded(self) -> dict[str, Passage]:
-        if self._held is None:
-            self._held = {passage.id: passage for passage in self}
-        return self._held
+        if self._by_id is None:
+            self._by_id = {passage.id: passage for passage in self}
+        return self._by_id
 
     def _indexed(self) -> Positions:
         if self._positions is None:
             tables = [table_of(file, corpus_table) for file in self._files]
             self._positions = Positions(self._files, tables, self._identified)
-            self._count = self._filled(len(self._positions))
+            self._count = self._nonempty(len(self._positions))
         return self._positions
 
 
@@ -238,13 +238,11 @@ def open_corpus(source: str | Path) -> Corpus:
 
 def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages as BEIR JSON lines; returns their number."""
-    return files.write_jsonl(
-        path,
-        (
-            {"_id": one.id, "title": one.title, "text": one.text, **({"metadata": one.fields} if one.fields else {})}
-            for one in passages
-        ),
+    rows = (
+        {"_id": passage.id, "title": passage.title, "text": passage.text, "metadata": passage.fields}
+        for passage in passages
     )
+    return files.write_jsonl(path, ({name: value for name, value in row.items() if value != {}} for row in rows))
 
 
 def passage_of(record: Record) -> Passage:

@@ -47,11 +47,11 @@ class Examples(Sequence[Example], Tabular):
     @classmethod
     def written(cls, path: Place, corpus: str, report: dict[str, Any], summary: str, *, stays: bool = True) -> Self:
         """Create from the file that a command wrote; a file that stays is read at the first access."""
-        made = cls.__new__(cls)
+        examples = cls.__new__(cls)
         rows = None if stays else read_examples(str(path)).rows
-        made.corpus, made.report, made.summary = corpus, report, summary
-        made.address = inputs.examples(path if rows is None else rows)
-        return made
+        examples.corpus, examples.report, examples.summary = corpus, report, summary
+        examples.address = inputs.examples(path if rows is None else rows)
+        return examples
 
     @cached_property
     def _rows(self) -> tuple[Example, ...]:
@@ -80,14 +80,14 @@ class Examples(Sequence[Example], Tabular):
         import pandas
 
         columns = ["query_id", "query", "positives", "negatives", "answers"]
-        return pandas.DataFrame([[getattr(one, name) for name in columns] for one in self], columns=columns)
+        return pandas.DataFrame([[getattr(example, name) for name in columns] for example in self], columns=columns)
 
     def __repr__(self) -> str:
-        negatives = sum(len(one.negatives) for one in self)
+        negatives = sum(len(example.negatives) for example in self)
         return f"Examples({counted(len(self), 'queries')}, {counted(negatives, 'negatives')})"
 
     def _repr_html_(self) -> str:
-        rows = [[one.query_id, one.query, ", ".join(one.positives[:3]), len(one.negatives)] for one in self[:_SHOWN]]
+        rows = [[row.query_id, row.query, ", ".join(row.positives[:3]), len(row.negatives)] for row in self[:_SHOWN]]
         rest = [f"and {len(self) - _SHOWN:,} more"] if len(self) > _SHOWN else []
         columns = ["id", "query", "positives", "negatives"]
         return notebook.table(repr(self), columns, rows, numeric=["negatives"], texts=rest)

@@ -34,7 +34,7 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import Blanks
 
-ONE_MEANING = "An id must always mean the same."
+ONE_MEANING = "An id must always refer to the same text."
 _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)
 
 
@@ -94,7 +94,7 @@ class Examples:
 
     def documents(self) -> Iterator[tuple[int | None, str]]:
         """The line and id of every document in the examples."""
-        return ((line, one) for line, row in self.located() for one in (*row.positives, *row.negatives))
+        return ((line, document) for line, row in self.located() for document in (*row.positives, *row.negatives))
 
 
 def read_examples(
@@ -138,7 +138,7 @@ def read_examples(
 
 def no_positive(count: int, source: str | Path) -> DataError:
     """The error for a source of `count` examples, none of which has a positive."""
-    problem = f"it holds {counted(count, 'examples')} and no positive." if count else "there is no example in it."
+    problem = f"it contains {counted(count, 'examples')}, but no positive." if count else "it contains no examples."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 
 
@@ -147,7 +147,7 @@ def note_dropped(examples: Examples) -> None:
     if count := examples.dropped:
         whole = f"{count:,} of the {count + len(examples):,} examples of '{examples.source}'"
         notices.note(
-            f"{whole} {'has' if count == 1 else 'have'} no positive and {'is' if count == 1 else 'are'} left out."
+            f"{whole} {'has' if count == 1 else 'have'} no positive and {'is' if count == 1 else 'are'} skipped."
         )
 
 
@@ -155,14 +155,14 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines of ids; returns their number."""
     rows = (
         {
-            "query_id": one.query_id,
-            "query": one.query,
-            "positives": list(one.positives),
-            "negatives": list(one.negatives),
-            "answers": list(one.answers),
-            **({} if one.teacher is None else {"teacher": dict(one.teacher)}),
+            "query_id": example.query_id,
+            "query": example.query,
+            "positives": list(example.positives),
+            "negatives": list(example.negatives),
+            "answers": list(example.answers),
+            **({} if example.teacher is None else {"teacher": dict(example.teacher)}),
         }
-        for one in examples
+        for example in examples
     )
     return files.write_jsonl(path, rows)
 
@@ -186,8 +186,8 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
 def texts_wanted(count: int, source: str) -> DataError:
     """The error for `count` documents without texts."""
     msg = (
-        f"the examples name {counted(count, 'documents')} by id, and not by text. Give the corpus: --corpus. "
-        'If "positives" and "negatives" are texts, call these fields "positive" and "negative".'
+        f"the examples refer to {counted(count, 'documents')} by id, without texts. Give the corpus: --corpus. "
+        'If "positives" and "negatives" are texts, name these fields "positive" and "negative".'
     )
     return DataError(msg, file=source)
 
@@ -208,16 +208,18 @@ def check_texts(texts: Mapping[str, tuple[str, int | None]], corpus: Corpus) -> 
     for text, (file, line) in texts.items():
         if text not in unknown:
             msg = (
-                f"{shown(text)} is the id of a passage of '{corpus.source}', and this field holds texts. "
-                'Name documents by id in "positives" and "negatives".'
+                f"{shown(text)} is the id of a passage of '{corpus.source}', but this field is for texts. "
+                'Put ids in "positives" and "negatives".'
             )
             raise DataError(msg, file=file, line=line)
 
 
 def _texts_of(examples: Examples) -> dict[str, tuple[str, int | None]]:
     """The texts of passages without ids, with file and line."""
-    bare = {one.id: one.text for one in examples.passages.values() if is_bare(one)}
-    return {bare[one]: (examples.source, line) for line, one in examples.documents() if one in bare} if bare else {}
+    bare = {passage.id: passage.text for passage in examples.passages.values() if is_bare(passage)}
+    if not bare:
+        return {}
+    return {bare[name]: (examples.source, line) for line, name in examples.documents() if name in bare}
 
 
 def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
@@ -234,14 +236,14 @@ def _refuse(unknown: Set[str], examples: Examples, corpus: Corpus) -> None:
 def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
     """Check that every example has the teacher scores for distillation: of its first positive and a negative."""
     if negatives == 0:
-        msg = "the loss learns from a teacher's scores of negatives, and negatives is 0. Draw some: --negatives 1"
+        msg = "the loss needs teacher scores of negatives, but negatives is 0. Set --negatives 1 or more."
         raise InputError(msg)
     for line, row in examples.located():
-        if lacking := unscored(row):
+        if missing := unscored(row):
             msg = (
-                f"the teacher scores no {' and no '.join(lacking)} of the query '{row.query_id}', and the loss learns "
-                "from such scores. Give the examples a re-ranker's (rkit rerank apply RERANKER --examples FILE "
-                '--corpus CORPUS) or others as "teacher": {document id: score}, or choose another --loss.'
+                f"the query '{row.query_id}' has no teacher score of a {' or a '.join(missing)}, which the loss needs. "
+                "Add scores with a re-ranker (rkit rerank apply RERANKER --examples FILE --corpus CORPUS), or as "
+                '"teacher": {document id: score}, or choose another --loss.'
             )
             raise DataError(msg, file=examples.source, line=line)
 
@@ -249,8 +251,8 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
 def unscored(example: Example) -> list[str]:
     """The kinds without teacher score: "positive" (the first), "negative" (all)."""
     scored = (example.teacher or {}).keys()
-    wanted = {"positive": example.positives[:1], "negative": example.negatives}
-    return [name for name, ids in wanted.items() if scored.isdisjoint(ids)]
+    needed = {"positive": example.positives[:1], "negative": example.negatives}
+    return [name for name, ids in needed.items() if scored.isdisjoint(ids)]
 
 
 def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
@@ -284,8 +286,8 @@ def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[
 
 def _collect(source: str | Path, records: Iterable[Record], hard_negatives: HardNegatives | None) -> Examples:
     rows: list[Example] = []
-    held: dict[str, Passage] = {}
-    examples = Examples(rows, held, str(source))
+    embedded: dict[str, Passage] = {}
+    examples = Examples(rows, embedded, str(source))
     namer, chooser = QuestionNamer(), Chooser(hard_negatives or HardNegatives())
     texts: dict[str, tuple[str, int]] = {}
     for record in records:
@@ -301,8 +303,8 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
         rows.append(example)
         examples.lines.append(record.line)
         for passage in passages:
-            if held.setdefault(passage.id, passage).text != passage.text:
-                msg = f"the passage id '{passage.id}' stands for another text earlier in the file. {ONE_MEANING}"
+            if embedded.setdefault(passage.id, passage).text != passage.text:
+                msg = f"the passage id '{passage.id}' is used for another text earlier in the file. {ONE_MEANING}"
                 raise record.error(msg)
     chooser.check_systems()
     return examples
@@ -312,7 +314,7 @@ def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Examp
     _require(record, query)
     for name in record.fields.keys() - {positives, negatives}:
         if is_numbered(name, POSITIVES + NEGATIVES):
-            msg = f"'{positives}' holds ids, and '{name}' a text. Name all documents by id, or give all as texts."
+            msg = f"'{positives}' holds ids, but '{name}' a text. Use ids for all documents, or texts for all."
             raise record.error(msg)
     ids = record.identifiers(positives), record.identifiers(negatives)
     text, answers, teacher = record.text(query), record.texts("answers"), teacher_scores(record, *ids)
@@ -324,11 +326,11 @@ def _with_passages(
     record: Record, query_id: str, query: str, positives: str, negatives: str
 ) -> tuple[Example, list[Passage]]:
     """An example with embedded passages, texts included, in two fields."""
-    as_read = record.items(positives), record.items(negatives)
-    good = [_embedded(item, record, positives) for item in as_read[0]]
-    bad = [_embedded(item, record, negatives) for item in as_read[1]]
+    items = record.items(positives), record.items(negatives)
+    good = [_embedded(item, record, positives) for item in items[0]]
+    bad = [_embedded(item, record, negatives) for item in items[1]]
     ids = tuple(passage.id for passage in good), tuple(passage.id for passage in bad)
-    teacher = teacher_scores(record, ids[0], ids[1], [*as_read[0], *as_read[1]])
+    teacher = teacher_scores(record, ids[0], ids[1], [*items[0], *items[1]])
     return Example(query_id, query, ids[0], ids[1], record.texts("answers"), teacher), good + bad
 
 
@@ -363,10 +365,9 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
 
 
 def _require(record: Record, *names: str) -> None:
-    missing = [name for name in names if name not in record.fields]
-    if missing:
-        found = field_names(record.fields)
-        msg = f"missing: {', '.join(missing)}; it has {found}. Known forms: {'; '.join(EXAMPLES.known)}."
+    if missing := [name for name in names if name not in record.fields]:
+        problem = f"missing: {', '.join(missing)}; it has {field_names(record.fields)}"
+        msg = f"{problem}. Known formats: {'; '.join(EXAMPLES.known)}."
         raise record.error(msg)
 
 
@@ -396,21 +397,21 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     missing = corpus.missing(wanted) if wanted else set()
     if not missing:
         return examples
-    digests = {one: text_digest(examples.passages[one]) for one in missing if one in examples.passages}
+    digests = {name: text_digest(examples.passages[name]) for name in missing if name in examples.passages}
     wanted_digests = set(digests.values())
-    passages: Iterable[Passage] = corpus if digests else ()
-    ids = {digest: passage.id for passage in passages if (digest := text_digest(passage)) in wanted_digests}
+    candidates: Iterable[Passage] = corpus if digests else ()
+    ids = {digest: passage.id for passage in candidates if (digest := text_digest(passage)) in wanted_digests}
     new_ids = {document: ids[digest] for document, digest in digests.items() if digest in ids}
     _refuse(missing - new_ids.keys(), examples, corpus)
     lines = [line for line, _ in examples.located() if line is not None]
-    held = {one: examples.passages[one] for one in examples.passages if one not in new_ids}
+    passages = {name: examples.passages[name] for name in examples.passages if name not in new_ids}
     rows = [
         replace(
             row,
-            positives=tuple(dict.fromkeys(new_ids.get(one, one) for one in row.positives)),
-            negatives=tuple(dict.fromkeys(new_ids.get(one, one) for one in row.negatives)),
-            teacher=row.teacher and {new_ids.get(one, one): score for one, score in row.teacher.items()},
+            positives=tuple(dict.fromkeys(new_ids.get(name, name) for name in row.positives)),
+            negatives=tuple(dict.fromkeys(new_ids.get(name, name) for name in row.negatives)),
+            teacher=row.teacher and {new_ids.get(name, name): score for name, score in row.teacher.items()},
         )
         for row in examples.rows
     ]
-    return replace(examples, rows=rows, passages=held, lines=lines, reread=None)
+    return replace(examples, rows=rows, passages=passages, lines=lines, reread=None)

@@ -36,8 +36,8 @@ def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[st
     for name, value in values.items():
         if name == _METADATA and isinstance(value, Mapping):
             fields |= fields_of(value)
-        elif name not in known and name != _ID and isinstance(name, str) and (kept := _value(value)) is not None:
-            fields[name] = kept
+        elif name not in known and name != _ID and isinstance(name, str) and (converted := _value(value)) is not None:
+            fields[name] = converted
     return fields
 
 
@@ -50,8 +50,8 @@ def _value(value: object) -> Value | None:
         return value if math.isfinite(value) else None
     if isinstance(value, date):  # includes datetime
         return value.isoformat()
-    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
-        return [HALF_CHARACTER.sub("\ufffd", one) for one in value]
+    if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
+        return [HALF_CHARACTER.sub("\ufffd", item) for item in value]
     return None
 
 
@@ -128,8 +128,8 @@ class FieldTable:
     @cached_property
     def ids(self) -> list[str]:
         """The ids of the texts."""
-        found: list[str] = self._opened().read([_ID]).column(_ID).to_pylist()
-        return found
+        ids: list[str] = self._opened().read([_ID]).column(_ID).to_pylist()
+        return ids
 
     def values(self, name: str) -> tuple[np.ndarray, Any]:
         """(values,) the row of each value's text, and the values of a field; lists are flattened."""
@@ -140,8 +140,8 @@ class FieldTable:
             column, rows = self._opened().read([name]).column(name).combine_chunks(), np.arange(len(self))
             if str(column.type).startswith("list"):
                 column, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
-            there = np.asarray(column.is_valid())
-            self._columns[name] = rows[there], column.drop_null()
+            valid = np.asarray(column.is_valid())
+            self._columns[name] = rows[valid], column.drop_null()
         return self._columns[name]
 
     def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
@@ -152,7 +152,10 @@ class FieldTable:
 
     def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
         """Values and text counts of each field with 2 to `most` distinct values, most frequent first."""
-        counts = {name: self.values(name)[1].value_counts() for name in self.names}
-        few = {name: one.to_pylist() for name, one in counts.items() if 2 <= len(one) <= most}
-        pairs = {name: [(one["values"], one["counts"]) for one in some] for name, some in few.items()}
-        return {name: sorted(some, key=lambda pair: (-pair[1], str(pair[0]))) for name, some in pairs.items()}
+        facets = {}
+        for name in self.names:
+            counts = self.values(name)[1].value_counts()
+            if 2 <= len(counts) <= most:
+                pairs = [(row["values"], row["counts"]) for row in counts.to_pylist()]
+                facets[name] = sorted(pairs, key=lambda pair: (-pair[1], str(pair[0])))
+        return facets

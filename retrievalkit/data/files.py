@@ -8,7 +8,6 @@ again, and a device may never end.
 from __future__ import annotations
 
 import codecs
-import gc
 import gzip
 import io
 import json
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from retrievalkit.errors import DataError, nearest, shortlist
+from retrievalkit.registry.modules import large_imports
 from retrievalkit.storage import fingerprint_file, write_file
 
 LONGEST_LINE = 1 << 26
@@ -32,10 +32,10 @@ CHUNK = 1 << 20
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UNREAD = {
-    rb"\xfd7zXZ\0": "packed with xz",
-    rb"BZh[1-9]1AY&SY": "packed with bzip2",
+    rb"\xfd7zXZ\0": "compressed with xz",
+    rb"BZh[1-9]1AY&SY": "compressed with bzip2",
     rb"PK\x03\x04": "a zip archive",
-    rb"PAR1\x15": "in Parquet",
+    rb"PAR1\x15": "in Parquet format",
     rb"\x89PNG": "an image",
     rb"%PDF-": "a PDF document",
 }
@@ -73,10 +73,10 @@ def existing(path: str | Path) -> Path:
         msg = f"cannot read '{str(path)[:_SHOWN]}': {error.strerror}. Check the path and its permissions."
         raise DataError(msg) from None
     except ValueError:
-        msg = f"{str(path)!r} is no path: it contains NUL, or bytes that are not UTF-8. Rename the file."
+        msg = f"{str(path)!r} is not a path: it contains NUL, or bytes that are not UTF-8. Rename the file."
         raise DataError(msg) from None
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or os.path.realpath(path).startswith(_KERNEL):
-        msg = f"'{path}' is a pipe, a device or a file of the kernel. Data is read more than once: save it in a file."
+        msg = f"'{path}' is a pipe, a device or a kernel file, and data is read more than once. Save it to a file."
         raise DataError(msg)
     return path
 
@@ -96,8 +96,8 @@ def inside(path: Path, name: str, kinds: str) -> Path:
     """Return `path` if it is a file; if it is a folder, its file of this name, plain or compressed."""
     if not os.path.isdir(path):
         return path
-    if found := find_file(path, name):
-        return found
+    if file := find_file(path, name):
+        return file
     msg = f"the folder has no {name} (nor {name}.gz, {name}.zst), where its {kinds} would be. It holds {listing(path)}."
     raise DataError(msg, file=path)
 
@@ -109,9 +109,9 @@ def listing(folder: Path) -> str:
 
 def grouped(names: Mapping[str, Sequence[str]]) -> str:
     """Format the first names and the count of each group on one line, the largest group first."""
-    groups = sorted(names.items(), key=lambda one: -len(one[1]))
-    listed = "; ".join(f"{group} ({len(some):,}): {shortlist(some, 3)}" for group, some in groups[:_GROUPS])
-    rest = sum(len(some) for _, some in groups[_GROUPS:])
+    groups = sorted(names.items(), key=lambda item: -len(item[1]))
+    listed = "; ".join(f"{group} ({len(members):,}): {shortlist(members, 3)}" for group, members in groups[:_GROUPS])
+    rest = sum(len(members) for _, members in groups[_GROUPS:])
     return listed + (f"; and {rest:,} more" if rest else "")
 
 
@@ -136,8 +136,15 @@ def reading(path: str | Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             msg = f"cannot read '{path}': {error.strerror}. Check the file and its permissions."
             raise DataError(msg) from error
-        msg = f"the compressed file is damaged or cut off ({error}). Fetch or pack it again."
+        msg = f"the compressed file is damaged or cut off ({error}). Download or compress it again."
         raise DataError(msg, file=path) from error
+
+
+def stamp(file: Path | int) -> tuple[int, int]:
+    """Size and modification time of a file (by path or descriptor), which change when it is written."""
+    with reading(str(file)):
+        status = os.stat(file)
+    return status.st_size, status.st_mtime_ns
 
 
 @contextmanager
@@ -145,12 +152,12 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressed."""
     path = existing(path)
     if path.is_dir():
-        msg = f"'{path}' is a folder, and a file was expected."
+        msg = f"'{path}' is a folder, but a file was expected. Give a file in it."
         raise DataError(msg)
     with reading(path), path.open("rb") as stream:
         start = stream.peek(_LOOK)
         if kind := next((kind for magic, kind in _UNREAD.items() if re.match(magic, start)), None):
-            msg = f"the file is {kind}, which is not read. Give plain text, or text packed with gzip or zstandard."
+            msg = f"the file is {kind}, which is not supported. Give plain text, or compress it with gzip or zstandard."
             raise DataError(msg, file=path)
         if start.startswith(_GZIP):
             with gzip.open(stream) as content:
@@ -235,25 +242,17 @@ def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
 def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
     """The error for bytes that are not UTF-8."""
     raw, place = error.object, error.start - (error.object.rfind(b"\n", 0, error.start) + 1)
-    twice = "packed twice" if raw.startswith((_GZIP, _ZSTD)) else "in another encoding, or no text"
+    twice = "compressed twice" if raw.startswith((_GZIP, _ZSTD)) else "in another encoding, or not text"
     guess = "in UTF-16" if raw.startswith(_UTF16) else twice
     msg = f"byte 0x{raw[error.start]:02x} at position {place + 1} of the line is not UTF-8: the file is {guess}."
-    return DataError(f"{msg} Save it as UTF-8, with iconv for one.", file=path, line=line)
+    return DataError(f"{msg} Save it as UTF-8, for example with iconv.", file=path, line=line)
 
 
 def too_long(path: str | Path, line: int) -> DataError:
     """The error for a line over the size limit."""
-    msg = f"the line is longer than {LONGEST_LINE >> 20} MiB. Is it a text file with a record in each line?"
+    msg = f"the line is longer than {LONGEST_LINE >> 20} MiB. Is it a text file with one record per line?"
     return DataError(msg, file=path, line=line)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Disable the garbage collector: it would repeatedly scan objects that all survive."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+uncollected = large_imports
+"""Disable the garbage collector in a block: it would repeatedly scan objects that all survive."""

@@ -49,7 +49,7 @@ class Chooser:
 
     def __init__(self, options: HardNegatives) -> None:
         if options.margin is not None and options.scores is None:
-            msg = f"margin {options.margin:g} compares the scores of a re-ranker. Give the file of scores."
+            msg = f"margin {options.margin:g} compares re-ranker scores, and scores is not set. Set it to their file."
             raise OptionError(msg)
         self.options = options
         self.seen: set[str] = set()
@@ -64,30 +64,34 @@ class Chooser:
     def choose(self, record: Record) -> tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, float] | None]:
         """The query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""
         query_id, positives = record.identifier("qid"), record.identifiers("pos")
-        found = record.fields["neg"]
-        if not isinstance(found, Mapping):
-            msg = f"'neg' is {shown(found)}, but should be the passages of each system: {{\"bm25\": [ids]}}."
+        by_system = record.fields["neg"]
+        if not isinstance(by_system, Mapping):
+            msg = f"'neg' is {shown(by_system)}, but should be the passages of each system: {{\"bm25\": [ids]}}."
             raise record.error(msg)
-        self.seen.update(found)
+        self.seen.update(by_system)
         scores = {} if self._scores is None else self._scores.of(query_id)
-        ranked = record._replace(fields=dict(found))
-        systems = list(found) if self.options.systems is None else [one for one in self.options.systems if one in found]
+        ranked = record._replace(fields=dict(by_system))
+        systems = (
+            list(by_system)
+            if self.options.systems is None
+            else [name for name in self.options.systems if name in by_system]
+        )
         lists = [ranked.identifiers(system) for system in systems]
         highest = math.inf
         if positives and self.options.margin is not None:
-            highest = min(self._score(record, one, scores) for one in positives) - self.options.margin
+            highest = min(self._score(record, passage, scores) for passage in positives) - self.options.margin
         # System by system, without duplicates and without scores too close to a positive.
         negatives: dict[str, None] = {}
         for ids in lists if positives else ():
             fitting = (
-                one
-                for one in dict.fromkeys(ids)
-                if one not in positives
-                and one not in negatives
-                and (highest == math.inf or self._score(record, one, scores) <= highest)
+                passage
+                for passage in dict.fromkeys(ids)
+                if passage not in positives
+                and passage not in negatives
+                and (highest == math.inf or self._score(record, passage, scores) <= highest)
             )
             negatives |= dict.fromkeys(list(islice(fitting, self.options.per_system)))
-        teacher = {one: scores[one] for one in (*positives, *negatives) if one in scores}
+        teacher = {passage: scores[passage] for passage in (*positives, *negatives) if passage in scores}
         return query_id, self._text(record, query_id), positives, tuple(negatives), teacher or None
 
     def check_systems(self) -> None:
@@ -99,25 +103,25 @@ class Chooser:
     def _score(self, record: Record, identifier: str, scores: Mapping[str, float]) -> float:
         if identifier not in scores:
             msg = (
-                f"'{self.options.scores}' does not score the passage '{identifier}' for this query, and margin "
-                f"compares with it. Give a file that scores all positives and negatives, or leave margin out."
+                f"'{self.options.scores}' has no score of the passage '{identifier}' for this query, which margin "
+                f"needs. Give a file that scores all positives and negatives, or leave margin out."
             )
             raise record.error(msg)
         return scores[identifier]
 
     def _text(self, record: Record, query_id: str) -> str:
-        name = next((one for one in QUERY_TEXTS if one in record.fields), None)
+        name = next((field for field in QUERY_TEXTS if field in record.fields), None)
         if name is not None:
             return record.text(name)
         if query_id in self._texts:
             return self._texts[query_id]
         if self.options.queries is None:
             msg = (
-                "the text of the query is not in it: sentence-transformers' hard negatives have ids alone. Make "
-                "examples with the file of the queries: rkit convert FILE train.jsonl --queries QUERIES"
+                "the line has no query text: sentence-transformers' hard negatives contain only ids. Convert them "
+                "with the file of queries: rkit convert FILE train.jsonl --queries QUERIES"
             )
             raise record.error(msg)
         close = nearest(query_id, self._texts)
         offer = f"; did you mean '{close}'?" if close else "."
-        msg = f"the query '{query_id}' is not among those of '{self.options.queries}'{offer} Give their file."
+        msg = f"the query '{query_id}' is not in '{self.options.queries}'{offer} Give the file with these queries."
         raise record.error(msg)

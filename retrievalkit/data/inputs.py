@@ -58,7 +58,7 @@ def judgements(data: Any) -> str:
         rows = []
         for query, judged in data.items():
             if isinstance(judged, str) or not isinstance(judged, Iterable):
-                msg = f"the judgements of query '{query}' are {judged!r:.80}, and should be a dict document -> grade."
+                msg = f"the judgements of query '{query}' are {judged!r:.80}, but should be a dict document -> grade."
                 raise InputError(msg)
             grades = judged if isinstance(judged, Mapping) else dict.fromkeys(judged, 1)
             rows += [{"query_id": query, "doc_id": document, "score": grade} for document, grade in grades.items()]
@@ -85,32 +85,34 @@ def run(data: Any) -> str:
 def runs(data: Any) -> tuple[str, ...]:
     """The addresses of runs, in a list or by name; in-memory runs with the same name are numbered."""
     if isinstance(data, Mapping) and not hasattr(data, "address"):
-        return tuple(InMemory.of(str(name), run=open_run(run(one))) for name, one in data.items())
-    several = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
-    addresses = [run(one) for one in several]
-    names = [one for one in addresses if isinstance(one, InMemory)]
+        return tuple(InMemory.of(str(name), run=open_run(run(value))) for name, value in data.items())
+    items = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
+    addresses = [run(item) for item in items]
+    in_memory = [address for address in addresses if isinstance(address, InMemory)]
     return tuple(
-        InMemory.of(f"{one} {number}", run=one.run) if isinstance(one, InMemory) and names.count(one) > 1 else one
-        for number, one in enumerate(addresses, 1)
+        InMemory.of(f"{name} {number}", run=name.run)
+        if isinstance(name, InMemory) and in_memory.count(name) > 1
+        else name
+        for number, name in enumerate(addresses, 1)
     )
 
 
 def hits(data: Any) -> dict[str, Hits]:
     """The hits of each query, best first, from a dict query -> hits, a table or rows."""
     if isinstance(data, Mapping):
-        return {str(query): _ordered(found, str(query)) for query, found in data.items()}
+        return {str(query): _ordered(ranking, str(query)) for query, ranking in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
     for number, row in enumerate(Rows(data, "run"), 1):
         names = [next((name for name in known if name in row), "") for known in _HIT]
         if not all(names):
-            lacking = _HIT[names.index("")][0]
+            missing = _HIT[names.index("")][0]
             msg = (
-                f"the row has no {lacking}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
+                f"the row has no {missing}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
             )
             raise DataError(msg, file=InMemory("the run"), line=number)
         query, document, score = (row[name] for name in names)
         rows.setdefault(str(query), []).append((document, score))
-    return {query: _ordered(found, query) for query, found in rows.items()}
+    return {query: _ordered(pairs, query) for query, pairs in rows.items()}
 
 
 def model(value: Any) -> str:
@@ -120,15 +122,15 @@ def model(value: Any) -> str:
 
 def with_corpus(values: Mapping[str, Any]) -> dict[str, Any]:
     """Training arguments, with the corpus of `rk.Examples` if no corpus is set."""
-    known = getattr(values.get("examples"), "corpus", None)
-    return {**values, **({"corpus": known} if known is not None and values.get("corpus") is None else {})}
+    corpus = getattr(values.get("examples"), "corpus", None)
+    return {**values, **({"corpus": corpus} if corpus is not None and values.get("corpus") is None else {})}
 
 
 def place(value: Any, what: str) -> str:
     """A path, or a name in place of a path."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
-    msg = f"{what} is {value!r:.80}, and should be a path."
+    msg = f"{what} is {value!r:.80}, but should be a path."
     raise InputError(msg)
 
 
@@ -170,7 +172,7 @@ class Rows:
             row = row._asdict()  # rows of ir_measures
         if not isinstance(row, Mapping):
             should = "a text or a dict" if self._ids else "a dict"
-            msg = f"the row is {value!r:.80}, and should be {should}."
+            msg = f"the row is {value!r:.80}, but should be {should}."
             raise DataError(msg, file=InMemory(f"the {self._what}"), line=number + 1)
         if self._ids and not any(name in row for name in self._ids):
             return self._named(number, row)
@@ -178,7 +180,7 @@ class Rows:
 
     def _named(self, number: int, row: Row) -> Row:
         if not self._numbered:
-            msg = "it has no id, and would replace a text by its number. Give dicts with 'id' and 'text'."
+            msg = "the row has no id, and its number could replace another text. Pass dicts with 'id' and 'text'."
             raise DataError(msg, file=InMemory(f"the {self._what}"), line=number + 1)
         return {"id": str(number), **row}
 
@@ -200,7 +202,7 @@ def _iterable(data: Any, what: str) -> Any:
         if hasattr(data, values):
             return getattr(data, values)()
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        msg = f"{what} of the type {type(data).__name__} are unknown. {_KNOWN}"
+        msg = f"cannot read {what} from {type(data).__name__}, which is not a supported type. {_KNOWN}"
         raise InputError(msg)
     return data if isinstance(data, Sized) else list(data)
 
@@ -210,7 +212,7 @@ def _address(data: Any) -> str | None:
     if isinstance(data, str):
         # Distinguish a text from a misspelt address, as far as possible.
         if not isinstance(data, InMemory) and len(data.split()) > 1 and ":" not in data and not os.path.exists(data):
-            msg = f"'{data:.60}' is no file: a text by itself is an address. Give texts in a list: [text]."
+            msg = f"'{data:.60}' is not a file, and a single text is read as an address. Pass texts in a list: [text]."
             raise InputError(msg)
         return data
     return os.fspath(data) if isinstance(data, os.PathLike) else None
@@ -219,12 +221,15 @@ def _address(data: Any) -> str | None:
 def _ordered(hits: Any, query: str) -> Hits:
     """Sort the hits by score; ties keep their order."""
     try:
-        ordered = [(str(one), float(score)) for one, score in (hits.items() if isinstance(hits, Mapping) else hits)]
+        ordered = [
+            (str(document), float(score)) for document, score in (hits.items() if isinstance(hits, Mapping) else hits)
+        ]
     except (TypeError, ValueError):
-        msg = f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or pairs of the two, with "
-        msg += "numbers as scores."
+        msg = (
+            f"the hits of query '{query}' are {hits!r:.80}. Give a dict document -> score, or (document, score) pairs."
+        )
         raise InputError(msg) from None
     if len(dict(ordered)) < len(ordered):
-        msg = f"query '{query}' has a document twice. Give each once."
+        msg = f"query '{query}' has a document twice. List each once."
         raise InputError(msg)
     return sorted(ordered, key=lambda hit: -hit[1])

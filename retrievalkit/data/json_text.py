@@ -22,7 +22,7 @@ _SPACES = " \t\r\n"
 _SPACE = re.compile(f"[{_SPACES}]*")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -32,7 +32,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 
 
 def parsed(text: str) -> Any:
@@ -84,7 +84,7 @@ def members(path: Path) -> Iterator[tuple[int, int | str, Any]]:
                 key = window.take("the next key")
                 name = f"the key {shown(key)}"
                 if not isinstance(key, str) or window.peek() != ":":
-                    msg = f"{name} is no text followed by ':'"
+                    msg = f"{name} is not a text followed by ':'"
                     raise window.error(msg, line)
                 if key in seen:
                     msg = f"{name} occurs twice. Keep one"

@@ -39,7 +39,7 @@ def kind_of(source: str | Path) -> Kind:
     records = opened.records("passages") if path is None else read_records(path, lambda _: None, "records")
     for record in records:
         return _of_keys(set(record.fields), path or source)
-    msg = "there is no record in it."
+    msg = "it contains no records."
     raise DataError(msg, file=path or source)
 
 
@@ -53,8 +53,8 @@ def _of_keys(keys: set[str], source: str | Path) -> Kind:
     names = field_names(sorted(keys))
     if "text" in keys:
         return _by_name(source, f"a record with the fields {names}")
-    msg = f"no known kind of data has these fields: {names}. Give its kind, or name those of a "
-    msg += "passage: text_field, title_field, id_field."
+    msg = f"no known kind of data has these fields: {names}. Set its kind, or name the fields of a passage: "
+    msg += "text_field, title_field, id_field."
     raise DataError(msg, file=source)
 
 
@@ -90,5 +90,5 @@ def _by_name(source: str | Path, content: str) -> Kind:
     for hint, kind in hints.items():
         if hint in name:
             return kind
-    msg = f"{content} fits more than one kind of file. Give its kind: corpus, queries, qrels or run."
+    msg = f"{content} fits more than one kind of file. Set its kind: corpus, queries, qrels or run."
     raise DataError(msg, file=source)

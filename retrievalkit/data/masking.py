@@ -68,12 +68,12 @@ class Masker:
         )
         draw.shuffle(words)
         positions: list[int] = []
-        left = mask_budget(len(pieces), self.ratio)
+        budget = mask_budget(len(pieces), self.ratio)
         for word in words:
-            if len(word) <= left:
+            if len(word) <= budget:
                 positions += word
-                left -= len(word)
-            if not left:
+                budget -= len(word)
+            if not budget:
                 break
         return positions
 

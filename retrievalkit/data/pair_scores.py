@@ -25,7 +25,7 @@ from retrievalkit.errors import DataError
 KNOWN = ("a table qid, pid, score", 'JSON lines {"qid": 1, "pid": 2, "score": 9.5} or {qid: {pid: score}}')
 
 _COLUMNS = (JUDGED_QUERIES, JUDGED_DOCUMENTS, GRADES)
-_AT_ONCE = 1 << 20
+_BATCH = 1 << 20
 _PICKLED = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _PICKLES = (".pkl", ".pickle", ".pkl.gz", ".pickle.gz")
 
@@ -53,17 +53,17 @@ class PairScores:
             first = stream.read(2)
         if first in _PICKLED or path.name.endswith(_PICKLES):
             msg = (
-                "it is a pickle, which may run any code when it is read, so it is not. Where you trust it, load it "
-                f"yourself and save it in another form: {'; '.join(KNOWN)}."
+                "it is a pickle, which is refused because it can run any code when it is loaded. If you trust it, load "
+                f"it yourself and save it in another format: {'; '.join(KNOWN)}."
             )
             raise DataError(msg, file=path)
         pairs = chain.from_iterable(map(_of_record, read_records(path, _table, "scores", KNOWN)))
         parts = []
-        while some := list(islice(pairs, _AT_ONCE)):
-            queries, passages, scores = zip(*some, strict=True)
+        while batch := list(islice(pairs, _BATCH)):
+            queries, passages, scores = zip(*batch, strict=True)
             parts.append((np.array(queries), np.array(passages), np.array(scores)))
         if not parts:
-            msg = f"there is no score in it. Known forms: {'; '.join(KNOWN)}."
+            msg = f"it contains no scores. Known formats: {'; '.join(KNOWN)}."
             raise DataError(msg, file=path)
         return cls(path, *(np.concatenate(column) for column in zip(*parts, strict=True)))
 
@@ -71,12 +71,12 @@ class PairScores:
         """Passage id -> score, for all scored passages of a query."""
         start, end = self._places.get(query_id, (0, 0))
         ids = list(map(bytes.decode, self._passages[start:end].tolist()))
-        found = dict(zip(ids, self._scores[start:end].tolist(), strict=True))
-        if len(found) < len(ids):
-            twice = next(one for one in found if ids.count(one) > 1)
-            msg = f"the passage '{twice}' has two scores for the query '{query_id}'. Keep one."
+        scores = dict(zip(ids, self._scores[start:end].tolist(), strict=True))
+        if len(scores) < len(ids):
+            repeated = next(passage for passage in scores if ids.count(passage) > 1)
+            msg = f"the passage '{repeated}' has two scores for the query '{query_id}'. Keep one."
             raise DataError(msg, file=self.source)
-        return found
+        return scores
 
 
 def _starts(queries: np.ndarray) -> np.ndarray:

@@ -44,11 +44,11 @@ def windows(text: str, size: int, stride: int | None = None, by: Literal["words"
 
     The last window ends with the text and may be shorter; a blank text has no windows.
     """
-    spans = [one.span() for one in _WORD.finditer(text)]
+    spans = [word.span() for word in _WORD.finditer(text)]
     if by == "sentences":
         ends = sentence_ends(text)
         cut = ((text[start:end].strip(), start) for start, end in zip([0, *ends], ends, strict=False))
-        spans = [(first := text.index(one, start), first + len(one)) for one, start in cut if one]
+        spans = [(first := text.index(sentence, start), first + len(sentence)) for sentence, start in cut if sentence]
     step = stride or size
     # The last window is the first to reach the end of the text.
     firsts = range(0, max(len(spans) - size + step, min(len(spans), 1)), step)
@@ -89,14 +89,12 @@ def judged_parts(qrels: Qrels, parts: Parts, answers: Mapping[str, Sequence[str]
 def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
     """The examples with parts in place of their documents."""
     if scored := sum(row.teacher is not None for row in examples.rows):
-        notices.note(
-            f"A teacher's scores, which are of whole passages, are left out; so many examples had some: {scored:,}."
-        )
+        notices.note(f"Dropped the teacher scores of {scored:,} examples: they belong to whole passages, not to parts.")
     rows = [
         replace(
             row,
-            positives=tuple(part.id for one in row.positives for part in _relevant(parts(one), row.answers)),
-            negatives=tuple(part.id for one in row.negatives for part in parts(one)),
+            positives=tuple(part.id for document in row.positives for part in _relevant(parts(document), row.answers)),
+            negatives=tuple(part.id for document in row.negatives for part in parts(document)),
             teacher=None,
         )
         for row in examples.rows
@@ -106,11 +104,11 @@ def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
 
 def in_passages(examples: Examples, corpus: Corpus) -> Examples:
     """The examples, with the passages ID#1, ID#2 ... in place of each document that the corpus stores as passages."""
-    unknown = corpus.missing({one for _, one in examples.documents()} - examples.passages.keys())
-    parts = {one: found for one in unknown if (found := passages_of(corpus, one))}
+    unknown = corpus.missing({document for _, document in examples.documents()} - examples.passages.keys())
+    parts = {document: passages for document in unknown if (passages := passages_of(corpus, document))}
     if not parts:
         return examples
-    return replace(examples_of_parts(examples, lambda one: parts.get(one) or [Passage(one, "", "")]), reread=None)
+    return replace(examples_of_parts(examples, lambda name: parts.get(name) or [Passage(name, "", "")]), reread=None)
 
 
 class DocumentHit(NamedTuple):
@@ -133,8 +131,10 @@ def by_document(hits: Iterable[tuple[str, float]], score: DocumentScore = "best"
         part = PART.fullmatch(passage)
         passages.setdefault(passage if part is None else part[1], []).append((passage, value))
     if score == "best":
-        return [DocumentHit(document, own[0][1], own) for document, own in passages.items()]
-    summed = [DocumentHit(document, fsum(value for _, value in own), own) for document, own in passages.items()]
+        return [DocumentHit(document, ranked[0][1], ranked) for document, ranked in passages.items()]
+    summed = [
+        DocumentHit(document, fsum(value for _, value in ranked), ranked) for document, ranked in passages.items()
+    ]
     return sorted(summed, key=lambda hit: -hit.score)
 
 
@@ -143,7 +143,7 @@ def merged(run: Iterable[tuple[str, Hits]], source: object) -> Iterator[tuple[st
     for query, hits in run:
         for part, _ in hits:
             if PART.fullmatch(part) is None:
-                msg = f"document '{part}' is no part of a passage, such as ID#1. Give a run of parts."
+                msg = f"document '{part}' is not a part of a passage (ID#1, ID#2 ...). Give a run of parts."
                 raise DataError(msg, file=source)
         yield query, [(hit.id, hit.score) for hit in by_document(hits)]
 
@@ -173,9 +173,9 @@ def passages_of(corpus: Corpus, document: str) -> list[Passage]:
     first, count = 1, 16
     while count:
         names = [f"{document}#{number}" for number in range(first, first + count)]
-        found = corpus.find(names)
-        passages += [found[name] for name in names if name in found]
-        first, count = first + count, 2 * count if found else 0
+        batch = corpus.find(names)
+        passages += [batch[name] for name in names if name in batch]
+        first, count = first + count, 2 * count if batch else 0
     return passages
 
 
@@ -186,7 +186,7 @@ def open_document(corpus: Corpus, document: str) -> Document | None:
         return None
     root, shared = _origin(corpus.source)
     text, starts = joined([passage.text for passage in passages], shared)
-    spans = {one.id: (start, start + len(one.text)) for one, start in zip(passages, starts, strict=True)}
+    spans = {passage.id: (start, start + len(passage.text)) for passage, start in zip(passages, starts, strict=True)}
     # The id of a table row is the table's path and the row's own id.
     files = [] if root is None else [root / document, (root / document).parent]
     file = next((file for file in files if file.is_file()), None)
@@ -212,8 +212,8 @@ def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[i
 def _overlap(before: str, after: str, shared: int | None) -> int:
     """The number of characters shared by the end of a passage and the start of the next."""
     starts = [word.start() for word in _WORD.finditer(before)]
-    tried = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
-    sizes = (len(before) - start for start in tried if after.startswith(before[start:]))
+    candidates = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
+    sizes = (len(before) - start for start in candidates if after.startswith(before[start:]))
     return next((size for size in sizes if not after[size : size + 1].strip()), 0)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.data.files import LONGEST_LINE, reading
+from retrievalkit.data.files import LONGEST_LINE, reading, stamp
 from retrievalkit.data.records import Record, Table, parse_record
 from retrievalkit.errors import DataError
 
@@ -59,7 +59,7 @@ class Places:
 
         self._files = files
         self._tables = tables
-        self._stamps = [_stamp(file) for file in files]
+        self._stamps = list(map(stamp, files))
         self._bases = numpy.cumsum([0, *(size for size, _ in self._stamps)])
         self._base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
 
@@ -71,7 +71,7 @@ class Places:
         """Read the record of `size` bytes at `start`."""
         number = int(self._bases.searchsorted(start, side="right")) - 1
         file = self._files[number]
-        if _stamp(file) != self._stamps[number]:
+        if stamp(file) != self._stamps[number]:
             msg = "the file changed while it was being read. Start again."
             raise DataError(msg, file=file)
         with reading(file), file.open("rb") as stream:
@@ -122,7 +122,7 @@ def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> 
 
     The result is approximate: ids written with escapes are missed, and extra records are possible.
     """
-    plain = [re.escape(one) for one in identifiers if _PLAIN_ID.fullmatch(one)]
+    plain = [re.escape(identifier) for identifier in identifiers if _PLAIN_ID.fullmatch(identifier)]
     field = rf'"(?:{"|".join(names)})"[ \t]*:[ \t]*"?(?:{"|".join(plain)})"?[ \t]*[,}}]'
     search = re.compile(field.encode()).search
     with reading(file), file.open("rb") as stream:
@@ -135,9 +135,3 @@ def _int64(values: array[int]) -> Any:
     import numpy
 
     return numpy.frombuffer(values, dtype=numpy.int64) if values else numpy.empty(0, dtype=numpy.int64)
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    with reading(file):
-        status = file.stat()
-    return status.st_size, status.st_mtime_ns

@@ -34,13 +34,13 @@ def read_qrels(source: str | Path, split: str = "test") -> Qrels:
     for record, query_id, document_id, grade in judgements(source, split):
         judged = qrels.setdefault(query_id, {})
         if judged.setdefault(document_id, grade) != grade:
-            place = query_id, document_id
-            first = next(one.line for one, *found, _ in judgements(source, split) if tuple(found) == place)
+            pair = [query_id, document_id]
+            first = next(earlier.line for earlier, *ids, _ in judgements(source, split) if ids == pair)
             before = f"judged {judged[document_id]} at line {first}"
-            msg = f"document '{document_id}' of query '{query_id}' was {before}, and is {grade} here. Keep one line."
+            msg = f"document '{document_id}' of query '{query_id}' was {before}, but {grade} here. Keep one line."
             raise record.error(msg)
     if not qrels:
-        msg = "there is no judgement in it."
+        msg = "it contains no judgements."
         raise DataError(msg, file=source)
     return qrels
 
@@ -63,7 +63,9 @@ def write_qrels(path: str | Path, qrels: Mapping[str, Mapping[str, int]], form: 
             stream.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
         else:
             for query, document, grade in rows:
-                spaced = form == "msmarco" or any(one.split() != [one] for one in (query, document))
+                spaced = form == "msmarco" or any(
+                    identifier.split() != [identifier] for identifier in (query, document)
+                )
                 stream.write(("\t" if spaced else " ").join((query, "0", document, str(grade))) + "\n")
     return len(rows)
 
@@ -79,7 +81,7 @@ def judgements(source: str | Path, split: str = "test") -> Iterator[tuple[Record
             raise incomplete(record, "judgement", QRELS, query=JUDGED_QUERIES, document=JUDGED_DOCUMENTS, grade=GRADES)
         grade = number(record.fields[name])
         if not abs(grade) <= LARGEST_GRADE or grade != int(grade):
-            msg = f"the grade is {shown(record.fields[name])}, and should be a whole number of at most"
+            msg = f"the grade is {shown(record.fields[name])}, but should be a whole number of at most"
             msg += f" {LARGEST_GRADE:,}."
             raise record.error(msg)
         yield record, record.identifier(query), record.identifier(document), int(grade)

@@ -37,18 +37,18 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     Raises:
         DataError: A query is damaged, has no text, or has a duplicate id.
     """
-    kept: dict[str, tuple[Record, Query]] = {}
+    by_id: dict[str, tuple[Record, Query]] = {}
     namer = QuestionNamer()
     for record in open_source(source).records("queries"):
         query = query_of(record, namer)
         # Drop the fields, which take as much memory as the query.
-        first = kept.setdefault(query.id, (record._replace(fields={}), query))
+        first = by_id.setdefault(query.id, (record._replace(fields={}), query))
         # Examples may repeat a query; a queries file may not. No id may have two texts.
         if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
             raise record.duplicated(query.id, first[0])
-    queries = [query for _, query in kept.values()]
+    queries = [query for _, query in by_id.values()]
     if not queries:
-        msg = "there is no query in it."
+        msg = "it contains no queries."
         raise DataError(msg, file=source)
     if split is not None and is_folder(source):
         from retrievalkit.data.qrels import read_qrels
@@ -65,14 +65,14 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 def check_queries(queries: Sequence[Query]) -> None:
     """Raise an error for queries that cannot be searched."""
     if not queries:
-        msg = "there is no query to search for."
+        msg = "there are no queries to search for. Give at least one."
         raise InputError(msg)
     seen: set[str] = set()
     for query in queries:
         if not query.text.strip():
             # The id of a single query may be generated and unknown to the user.
-            alone = len(queries) == 1
-            msg = "the query is empty. Give a text." if alone else f"the query '{query.id}' is empty. Give it a text."
+            name = "" if len(queries) == 1 else f" '{query.id}'"
+            msg = f"the query{name} is empty. Give it a text."
             raise InputError(msg)
         if not (query.id + query.text).isascii() and HALF_CHARACTER.search(query.id + query.text):
             msg = f"the query {shown(query.text)} holds bytes that are not UTF-8, or half a surrogate pair."
@@ -117,15 +117,15 @@ def hashed_id(text: str) -> str:
 
 
 class QuestionNamer:
-    """Assigns ids to questions that have none: a hash of the text, so a question has the same id in all DPR files.
+    """Assigns ids to texts that have none: a hash, so a question has the same id in all DPR files.
 
-    A question repeated in a file gets the suffix "-2", "-3" ..., because DPR's figures count every occurrence.
+    A text repeated in a file gets the suffix "-2", "-3" ..., because DPR's figures count every occurrence.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def name(self, question: str) -> str:
-        """The id of the next occurrence of a question."""
-        count = self._seen[question] = self._seen.get(question, 0) + 1
-        return hashed_id(question) if count == 1 else f"{hashed_id(question)}-{count}"
+    def name(self, text: str) -> str:
+        """The id of the next occurrence of a text."""
+        count = self._seen[text] = self._seen.get(text, 0) + 1
+        return hashed_id(text) if count == 1 else f"{hashed_id(text)}-{count}"

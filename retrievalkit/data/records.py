@@ -50,7 +50,7 @@ class Record(NamedTuple):
     def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
         """The error for fields that match no known format."""
         names = field_names(self.fields)
-        return self.error(f"no form of a {kind} has these fields: {names}. Known forms: {'; '.join(forms)}.")
+        return self.error(f"no known format of a {kind} has these fields: {names}. Known formats: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
         """The error for an id that an earlier record already uses."""
@@ -238,8 +238,9 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
         first = next(filled_lines(path))
         cells, gap = first_row(path)
         columns, by = len(cells), {"\t": "tab", ",": "comma", ";": "semicolon"}[gap]
-        known = f". Known forms: {'; '.join(forms)}." if forms else "."
-        msg = f"no {kinds} come in {columns} {by}-separated column{'s' * (columns != 1)}: {shown(first.text)}{known}"
+        known = f". Known formats: {'; '.join(forms)}." if forms else "."
+        cause = f"no {kinds} have {columns} {by}-separated column{'s' * (columns != 1)}"
+        msg = f"{cause}: {shown(first.text)}{known}"
         raise DataError(msg, file=path, line=first.number)
     if repeated := next((name for name in table.names if name and table.names.count(name) > 1), None):
         msg = f"the header names the column {shown(repeated)} twice. Rename one."
@@ -274,7 +275,7 @@ def _quoted_rows(path: Path, gap: str) -> Iterator[tuple[int, int, int, list[str
     with _csv_errors(path, lambda: before.number + 1):
         for row in _cells(texts(), gap):
             if ended:
-                msg = "a quotation mark opens in this row, and none closes it before the file ends."
+                msg = "the quotation mark that opens in this row is never closed. Close or remove it."
                 raise DataError(msg, file=path, line=before.number + 1)
             if row:
                 yield before.number + 1, start, current.end, row

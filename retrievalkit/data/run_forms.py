@@ -30,7 +30,7 @@ from retrievalkit.errors import DataError
 from retrievalkit.reporting.counts import counted
 
 KNOWN_FORMS = (
-    "Known forms of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, perhaps a score); "
+    "Known formats of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, maybe a score); "
     "query, document, score; MS MARCO's top 1000 (query, document, their texts); BEIR (JSON)."
 )
 _SAMPLE_LINES, _SAMPLE_BYTES = 20, 1 << 12

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -122,7 +121,7 @@ class RunFile(Mapping[str, Hits]):
         self.form = form
         self._by_rank = ties == "run"
         self._numbers: dict[str, int] = {}
-        self._of, self._starts, self._sizes = array("i"), array("q"), array("q")
+        self._queries, self._starts, self._sizes = array("i"), array("q"), array("q")
         if files.is_plain(path):
             self._stream: IO[bytes] = path.open("rb")
         else:
@@ -132,7 +131,7 @@ class RunFile(Mapping[str, Hits]):
                 shutil.copyfileobj(stream, self._stream, files.CHUNK)
             self._stream.flush()
         weakref.finalize(self, self._stream.close)
-        self._stamp = _stamp(self._stream)
+        self._stamp = files.stamp(self._stream.fileno())
         self._locate()
         self._seen = bytearray(len(self._numbers))
 
@@ -190,16 +189,16 @@ class RunFile(Mapping[str, Hits]):
             stretch = _STRETCH if b"\t" in block else _SPACED
             place = 0
             while place < len(block):
-                found = stretch.match(block, place)
+                match = stretch.match(block, place)
                 line_end = block.index(b"\n", place)
-                after = found.end() if found else line_end + 1
+                after = match.end() if match else line_end + 1
                 first = block[place:line_end]
                 if first and not first.isspace():
                     number = self._numbers.setdefault(self._query(first), len(self._numbers))
-                    if self._of and self._of[-1] == number and end == start + place:
+                    if self._queries and self._queries[-1] == number and end == start + place:
                         self._sizes[-1] += after - place
                     else:
-                        self._of.append(number)
+                        self._queries.append(number)
                         self._starts.append(start + place)
                         self._sizes.append(after - place)
                     end = start + after
@@ -208,8 +207,8 @@ class RunFile(Mapping[str, Hits]):
             # Group the stretches by query, in file order.
             import numpy
 
-            order = numpy.argsort(numpy.frombuffer(self._of, numpy.intc), kind="stable")
-            for name in ("_of", "_starts", "_sizes"):
+            order = numpy.argsort(numpy.frombuffer(self._queries, numpy.intc), kind="stable")
+            for name in ("_queries", "_starts", "_sizes"):
                 values = getattr(self, name)
                 ordered = numpy.frombuffer(values, values.typecode)[order]
                 setattr(self, name, array(values.typecode, ordered.tobytes()))
@@ -242,12 +241,12 @@ class RunFile(Mapping[str, Hits]):
 
     def _raw(self, number: int) -> bytes:
         """The lines of a query."""
-        if _stamp(self._stream) != self._stamp:
+        if files.stamp(self._stream.fileno()) != self._stamp:
             msg = "the file changed while it was being read. Start again."
             raise DataError(msg, file=self.path)
-        place = bisect_left(self._of, number)
+        place = bisect_left(self._queries, number)
         parts = []
-        while place < len(self._of) and self._of[place] == number:
+        while place < len(self._queries) and self._queries[place] == number:
             self._stream.seek(self._starts[place])
             part = self._stream.read(self._sizes[place])
             parts.append(part if part.endswith(b"\n") else part + b"\n")
@@ -263,16 +262,11 @@ class RunFile(Mapping[str, Hits]):
         """The error for the first document that occurs twice for a query."""
         seen: dict[str, int] = {}
         for line in files.filled_lines(self.path):
-            of, document, _, _ = self.form.row(line.text, self.path, line.number, ranks=False)
-            if of == query and seen.setdefault(document, line.number) != line.number:
+            line_query, document, _, _ = self.form.row(line.text, self.path, line.number, ranks=False)
+            if line_query == query and seen.setdefault(document, line.number) != line.number:
                 break
         msg = f"document '{document}' is already at line {seen[document]} for query '{query}'. List each document once."
         return DataError(msg, file=self.path, line=line.number)
-
-
-def _stamp(stream: IO[bytes]) -> tuple[int, int]:
-    status = os.fstat(stream.fileno())
-    return status.st_size, status.st_mtime_ns
 
 
 def _decrease(scores: Sequence[float]) -> bool:
@@ -285,7 +279,7 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
     shared = {stem for stem, count in Counter(stems).items() if count > 1}
     names = [str(path) if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]
     if len(set(names)) < len(names):
-        msg = f"a run is given twice: {', '.join(map(str, paths))}. Give each once."
+        msg = f"a run is listed twice: {', '.join(map(str, paths))}. List each once."
         raise InputError(msg)
     return names
 
@@ -360,7 +354,7 @@ def _scored(path: Path, line: int, query: str, scores: Any) -> dict[str, float]:
             msg = f"query {shown(query)} with document {shown(document)}: {problem}"
             raise DataError(msg, file=path, line=line)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_SCORE:
-            msg = f"query '{query}' has {shown(value)} where a document with its score should be. {KNOWN_FORMS}"
+            msg = f"query '{query}' has {shown(value)} instead of a document with its score. {KNOWN_FORMS}"
             raise DataError(msg, file=path, line=line)
         hits[document] = float(value)
     return hits

@@ -28,7 +28,7 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
     if len(pieces) <= words:
         return " ".join(pieces)
     key = _matcher(query, frozenset(terms))
-    weights = _weights([{found for word in _WORD.findall(piece) if (found := key(word))} for piece in pieces], words)
+    weights = _weights([{stem for word in _WORD.findall(piece) if (stem := key(word))} for piece in pieces], words)
     first = last = weights.index(max(weights))
     while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
         last += 1
@@ -69,16 +69,16 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
     return key
 
 
-def _weights(found: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
+def _weights(stems: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
     """Weights of the windows of `words` words: distinct query words first, then their occurrences."""
     weights: list[tuple[int, int]] = []
     counts: Counter[str] = Counter()
     weight = 0, 0
-    for place, keys in enumerate(found):
-        gone = found[place - words] if place >= words else ()
-        if keys or gone:
+    for place, keys in enumerate(stems):
+        leaving = stems[place - words] if place >= words else ()
+        if keys or leaving:
             counts.update(keys)
-            counts.subtract(gone)
+            counts.subtract(leaving)
             counts = +counts  # drop zero counts
             weight = len(counts), counts.total()
         if place >= words - 1:

@@ -29,20 +29,23 @@ def teacher_scores(
 
     `passages` are the passages in the record, if any: positives, then negatives, as read.
     """
-    ids, given, name = (*positives, *negatives), record.fields.get("teacher"), "teacher"
+    ids, teacher, name = (*positives, *negatives), record.fields.get("teacher"), "teacher"
     pairs: list[tuple[str, object]]
-    if isinstance(given, Mapping):
-        pairs = [(str(document), score) for document, score in given.items()]
-    elif given is not None:
+    if isinstance(teacher, Mapping):
+        pairs = [(str(document), score) for document, score in teacher.items()]
+    elif teacher is not None:
         pairs = _aligned(record, name, ids, "positives and negatives")
-    elif any(record.fields.get(one) is not None for one, _ in _TWO_LISTS):
-        name = " and ".join(one for one, _ in _TWO_LISTS)
+    elif any(record.fields.get(field) is not None for field, _ in _TWO_LISTS):
+        name = " and ".join(field for field, _ in _TWO_LISTS)
         lists = zip(_TWO_LISTS, (positives, negatives), strict=True)
-        pairs = [pair for (one, kind), listed in lists for pair in _aligned(record, one, listed, kind)]
+        pairs = [pair for (field, kind), documents in lists for pair in _aligned(record, field, documents, kind)]
     else:
         name = "ce_score"
-        held = [(one, passage) for one, passage in zip(ids, passages, strict=False) if isinstance(passage, Mapping)]
-        pairs = [(one, passage[name]) for one, passage in held if passage.get(name) is not None]
+        pairs = [
+            (document, passage[name])
+            for document, passage in zip(ids, passages, strict=False)
+            if isinstance(passage, Mapping) and passage.get(name) is not None
+        ]
         if not pairs:
             return None
     scores: dict[str, float] = {}
@@ -66,6 +69,6 @@ def teacher_scores(
 def _aligned(record: Record, name: str, ids: Sequence[str], kind: str) -> list[tuple[str, object]]:
     scores = record.items(name)
     if len(scores) != len(ids):
-        msg = f"'{name}' has {counted(len(scores), 'scores')} for {len(ids)} {kind}. Give one for each, in their order."
+        msg = f"'{name}' has {counted(len(scores), 'scores')} for {len(ids)} {kind}. Give one score for each, in order."
         raise record.error(msg)
     return list(zip(ids, scores, strict=True))

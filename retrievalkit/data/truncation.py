@@ -21,11 +21,11 @@ def count_cut(tokenizer: Any, encoded: Any, *texts: Sequence[str], kind: str, li
     if encoded.encodings is None:
         _count_cut_slowly(tokenizer, encoded, texts, kind, limit)
         return
-    for row, one in enumerate(encoded.encodings):
-        if rest := one.overflowing:
+    for row, encoding in enumerate(encoded.encodings):
+        if rest := encoding.overflowing:
             # In a pair, each overflowing part repeats the first text.
-            repeated = one.sequence_ids.count(0) if one.n_sequences == 2 else 0
-            special = sum(one.special_tokens_mask)
+            repeated = encoding.sequence_ids.count(0) if encoding.n_sequences == 2 else 0
+            special = sum(encoding.special_tokens_mask)
             lost = max(1, sum(max(0, len(part) - special - repeated) for part in rest))
             notices.cut([side[row] for side in texts], kind, limit, lost)
 

@@ -101,11 +101,11 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
     from retrievalkit.evaluation.metrics import WithoutSameId
 
     if options.split is not None and (options.answers is None or Path(options.answers).is_file()):
-        msg = "split has no effect here: it is for answers in a folder. "
+        msg = "split has no effect here: it selects among answers in a folder. "
         msg += f"The judgements of a split are a file: qrels FOLDER/qrels/{options.split}.tsv"
         raise OptionError(msg)
     if options.qrels is None and options.answers is None:
-        msg = "nothing to evaluate by. Give judgements (qrels), or answers and their corpus."
+        msg = "there is nothing to evaluate with. Give judgements (qrels), or answers and their corpus."
         raise InputError(msg)
     if options.answers is not None and options.corpus is None:
         msg = "top-k accuracy looks for answers in the passages' texts. Give the corpus that was searched."
@@ -120,14 +120,14 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
     for name, place in zip(names, options.run, strict=True):
         whole = open_run(place, options.ties)
         run = WithoutSameId(whole) if options.exclude_self else whole
-        evaluations[name] = found = Evaluation()
+        evaluations[name] = evaluation = Evaluation()
         if qrels is not None:
-            found.add_judged(run, qrels, options.metrics, options)
+            evaluation.add_judged(run, qrels, options.metrics, options)
         if queries is not None and corpus is not None:
             if qrels is not None and not any(query.answers for query in queries):
-                found.notes.append("no query has answers, so there is no top-k accuracy.")
+                evaluation.notes.append("no query has answers, so there is no top-k accuracy.")
             else:
-                found.add_accuracy(run, queries, corpus, ks, options.answer_mode)
+                evaluation.add_accuracy(run, queries, corpus, ks, options.answer_mode)
         check_run(whole)
     notices.check(*evaluations.notes)
     return evaluations
@@ -138,8 +138,6 @@ def _cutoffs(values: str | Sequence[int | str]) -> list[int]:
     text = values if isinstance(values, str) else " ".join(map(str, values))
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
-        msg = (
-            f"'{text}' is not a list of cutoffs for top-k accuracy. Write whole numbers from 1 on, such as '5 20 100'."
-        )
+        msg = f"'{text}' is not a list of cutoffs for top-k accuracy. Write positive whole numbers, such as '5 20 100'."
         raise OptionError(msg)
     return list(map(int, words))

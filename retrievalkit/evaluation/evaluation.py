@@ -48,19 +48,19 @@ class Evaluation(dict[str, float], Tabular):
             self._add(name, by_query, mean(name, by_query))
         absent = f"are not in the run and {'count 0' if conventions.over == 'qrels' else 'are left out'}"
         grades = [max(judged.values(), default=0) for judged in qrels.values()]
-        without = [query_id for query_id, highest in zip(qrels, grades, strict=True) if highest < 1]
+        unsolvable = [query_id for query_id, highest in zip(qrels, grades, strict=True) if highest < 1]
         self._note(run.keys() - qrels.keys(), run, "of the run are not in the qrels and are left out")
         self._note(qrels.keys() - run.keys(), qrels, f"of the qrels {absent}")
-        self._note(without, qrels, "of the qrels have no relevant document and count 0")
+        self._note(unsolvable, qrels, "of the qrels have no relevant document and count 0")
         self.notes.extend(doubts.sentences(metrics))
-        usual = [name for name in metric_names(metrics) if isinstance(open_metric(name), IrMeasure)]
-        binary = [name for name in usual if "rel=" not in name and not name.lower().startswith("ndcg")]
+        standard = [name for name in metric_names(metrics) if isinstance(open_metric(name), IrMeasure)]
+        binary = [name for name in standard if "rel=" not in name and not name.lower().startswith("ndcg")]
         if max(grades, default=0) > 1 and binary:
             base, at, cutoff = binary[0].partition("@")
             level = f"{base}(rel=2){at}{cutoff}" if "(" not in base else f"{base[:-1]},rel=2){at}{cutoff}"
             self.notes.append(
-                f"the judgements have grades up to {max(grades)}, and {', '.join(binary)} counts every grade from 1 on "
-                f"as relevant. TREC Deep Learning counts from 2 on: write {level}."
+                f"the judgements have grades up to {max(grades)}, and {', '.join(binary)} counts grades of 1 or more "
+                f"as relevant. TREC Deep Learning counts 2 or more: write {level}."
             )
 
     def add_accuracy(
@@ -83,11 +83,11 @@ class Evaluation(dict[str, float], Tabular):
             raise InputError(msg)
         hits = answer_hits(first, answers, corpus, depth=max(ks), mode=mode)
         for k in ks:
-            by_query = {one: float(any(hits.get(one, [])[:k])) for one in answers}
+            by_query = {query_id: float(any(hits.get(query_id, [])[:k])) for query_id in answers}
             self._add(f"top{k}", by_query, sum(by_query.values()) / len(by_query))
         self._note(run.keys() - answers.keys(), run, "of the run are not among the queries and are left out")
-        self._note([one for one in answers if one not in run], queries, "are not in the run and count 0")
-        self._note([one for one in answers if not answers[one]], queries, "have no answers and count 0")
+        self._note([query_id for query_id in answers if query_id not in run], queries, "are not in the run and count 0")
+        self._note([query_id for query_id in answers if not answers[query_id]], queries, "have no answers and count 0")
         deepest = max(map(len, first.values()), default=0)
         self.notes.extend(too_deep([f"top{k}" for k in ks if k > deepest], deepest))
 
@@ -136,7 +136,7 @@ class Evaluations(dict[str, Evaluation]):
     @property
     def notes(self) -> list[str]:
         """Caveats about the figures, with the name of the run if there are several."""
-        return [f"{name}: {note}" if len(self) > 1 else note for name, one in self.items() for note in one.notes]
+        return [f"{name}: {note}" if len(self) > 1 else note for name, run in self.items() for note in run.notes]
 
     @property
     def summary(self) -> str:
@@ -145,9 +145,9 @@ class Evaluations(dict[str, Evaluation]):
         rows = [["run", *(["query"] if self.per_query else []), *metrics]]
         for name, run in self.items():
             if self.per_query:
-                for one in dict.fromkeys(query_id for values in run.per_query.values() for query_id in values):
-                    values = (run.per_query[metric].get(one) for metric in metrics)
-                    rows.append([name, one, *("-" if value is None else f"{value:.4f}" for value in values)])
+                for query_id in dict.fromkeys(query_id for values in run.per_query.values() for query_id in values):
+                    values = (run.per_query[metric].get(query_id) for metric in metrics)
+                    rows.append([name, query_id, *("-" if value is None else f"{value:.4f}" for value in values)])
             start = [name, "all"] if self.per_query else [name]
             rows.append([*start, *(f"{run[metric]:.4f}" for metric in metrics)])
         if self.per_query:
@@ -158,5 +158,5 @@ class Evaluations(dict[str, Evaluation]):
 
     def as_json(self) -> dict[str, Any]:
         """The evaluation of a single run, or of several runs by name, as JSON values."""
-        values = {name: one.as_json(per_query=self.per_query) for name, one in self.items()}
+        values = {name: evaluation.as_json(per_query=self.per_query) for name, evaluation in self.items()}
         return {"runs": values} if len(values) > 1 else next(iter(values.values()))

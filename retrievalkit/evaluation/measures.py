@@ -49,7 +49,7 @@ def metric_names(metrics: str | Sequence[str]) -> list[str]:
     texts = [metrics] if isinstance(metrics, str) else metrics
     names = [name for text in texts for name in re.findall(r"(?:[^\s,(]|\([^)]*\)?)+", text)]
     if not names:
-        msg = f"no metric was given. Name some, such as '{METRICS}'."
+        msg = f"there are no metrics. Name some, such as '{METRICS}'."
         raise OptionError(msg)
     return list(dict.fromkeys(names))
 
@@ -73,8 +73,8 @@ class IrMeasure(Metric):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # from ir-measures' parser, on newer Pythons
                 measure = ir_measures.parse_measure(name)
-            if lacking := sorted(_required(measure) - measure.params.keys()):
-                msg = f"it needs {' and '.join(lacking)}"
+            if missing := sorted(_required(measure) - measure.params.keys()):
+                msg = f"it needs {' and '.join(missing)}"
                 raise ValueError(msg)  # noqa: TRY301 -- like ir-measures' error, which shows an address, not a name
             measure.validate_params()
         except (AssertionError, ValueError, TypeError, KeyError, SyntaxError, AttributeError, OverflowError) as error:
@@ -90,7 +90,7 @@ class IrMeasure(Metric):
                 raise OptionError(msg)
         gains = measure.params.get("gains") or {}
         if any(gain > LARGEST_GRADE for gain in gains.values()):
-            msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Give smaller ones."
+            msg = f"metric '{name}' has a gain above {LARGEST_GRADE:,}. Use smaller gains."
             raise OptionError(msg)
         return cls(measure)
 
@@ -113,9 +113,9 @@ class IrMeasure(Metric):
     def value(self, query: Judged) -> float:
         """The value for a query."""
         grades = {str(rank): grade for rank, grade in enumerate(query.found, 1) if grade is not None}
-        unfound = Counter(query.grades)
-        unfound.subtract(grades.values())
-        grades |= {f"-{number}": grade for number, grade in enumerate(unfound.elements(), 1)}
+        unranked = Counter(query.grades)
+        unranked.subtract(grades.values())
+        grades |= {f"-{number}": grade for number, grade in enumerate(unranked.elements(), 1)}
         measure = self.for_grades({"1": grades})
         values = computed_by_ir_measures({"1": RankedQuery(len(query.found), grades)}, [measure])
         return values[measure.measure].get("1", 0.0)
@@ -156,13 +156,13 @@ def open_metric(name: str) -> Metric:
 def _required(measure: Any) -> set[str]:
     """The parameters that the measure itself, or every program that computes it, requires."""
     programs = [
-        {parameter for parameter, values in one.params.items() if getattr(values, "required", False)}
+        {parameter for parameter, values in supported.params.items() if getattr(values, "required", False)}
         for provider in ir_measures.providers.registry.values()
-        for one in provider.SUPPORTED_MEASURES
-        if one.NAME == measure.NAME
+        for supported in provider.SUPPORTED_MEASURES
+        if supported.NAME == measure.NAME
     ]
-    own = {parameter for parameter, description in measure.SUPPORTED_PARAMS.items() if description.required}
-    return own | set.intersection(*programs)
+    required = {parameter for parameter, description in measure.SUPPORTED_PARAMS.items() if description.required}
+    return required | set.intersection(*programs)
 
 
 def computed_by_ir_measures(
@@ -181,10 +181,10 @@ def computed_by_ir_measures(
     depths = {str(number): query.depth for number, query in enumerate(queries.values()) if query.depth}
     deepest = max(depths.values(), default=0)
     by_depth: dict[int, list[Any]] = {}
-    for one in measures:
-        by_depth.setdefault(min(one.cutoff or deepest, deepest), []).append(one.measure)
-    values: dict[Any, dict[str, float]] = {one.measure: {} for one in measures}
-    for depth, together in by_depth.items():
+    for metric in measures:
+        by_depth.setdefault(min(metric.cutoff or deepest, deepest), []).append(metric.measure)
+    values: dict[Any, dict[str, float]] = {metric.measure: {} for metric in measures}
+    for depth, group in by_depth.items():
         # Documents are named by rank, and scores decrease by 1 per rank, so that all programs see the same order;
         # queries with equally many documents share their scores.
         names = [str(rank) for rank in range(1, depth + 1)]
@@ -194,11 +194,11 @@ def computed_by_ir_measures(
         }
         run = {number: scores[min(count, depth)] for number, count in depths.items()}
         try:
-            for value in ir_measures.iter_calc(together, judged, run):
+            for value in ir_measures.iter_calc(group, judged, run):
                 values[value.measure][ids[int(value.query_id)]] = float(value.value)
         except _FAILURES as error:
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            failed = ", ".join(map(str, together))
+            failed = ", ".join(map(str, group))
             msg = f"ir-measures cannot compute {failed}: {reason}. Leave out the metric named there."
             raise InputError(msg) from error
     return values

@@ -35,7 +35,7 @@ Visit = Callable[[str, Columns, dict[str, int]], None]
 """Called with a judged query, its hits, and document -> rank (from 1): the order on which metrics are computed."""
 
 _FIRST = {"RR", "Success"}  # documents after the first relevant document do not count
-_HITS_AT_ONCE = 1 << 17
+_BATCH_HITS = 1 << 17
 
 
 def per_query(
@@ -71,10 +71,10 @@ def per_query(
 def _value(name: str, metric: Metric, query_id: str, query: RankedQuery) -> float:
     """Compute a plugin's metric for a query."""
     depth = min(query.depth or 0, metric.cutoff or query.depth or 0)
-    found = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
-    value = metric.value(Judged(found, list(query.grades.values())))
+    ranked = [query.grades.get(str(rank)) for rank in range(1, depth + 1)]
+    value = metric.value(Judged(ranked, list(query.grades.values())))
     if not isinstance(value, int | float) or not math.isfinite(value):
-        problem = f"'{name}' is {value!r} for query '{query_id}', and should be a finite number"
+        problem = f"'{name}' is {value!r} for query '{query_id}', but should be a finite number"
         raise registry.wrong_result("metric", metric, problem)
     return float(value)
 
@@ -89,7 +89,7 @@ def _batches(
         if query_id not in run:
             batch[query_id] = RankedQuery(None, grades)
             continue
-        if size >= _HITS_AT_ONCE:
+        if size >= _BATCH_HITS:
             yield batch
             batch, size = {}, 0
         columns = columns_of(run, query_id)
@@ -137,7 +137,7 @@ class Doubts:
         self.run = run
         self.qrels = qrels
         self.deepest = 0
-        self._shared = self._own = self._incomplete = self._without = 0
+        self._shared = self._same_id = self._incomplete = self._without_relevant = 0
         self._judged = False
 
     def visit(self, query_id: str, _: Columns, ranks: dict[str, int]) -> None:
@@ -145,13 +145,13 @@ class Doubts:
         if not ranks:
             return
         self._shared += 1
-        self._own += ranks.get(query_id) == 1
+        self._same_id += ranks.get(query_id) == 1
         self.deepest = max(self.deepest, len(ranks))
         grades = self.qrels[query_id]
         judged = [grade for document, grade in grades.items() if document in ranks]
         self._judged = self._judged or bool(judged)
         relevant = sum(grade > 0 for grade in judged)
-        self._without += not relevant
+        self._without_relevant += not relevant
         self._incomplete += relevant < sum(grade > 0 for grade in grades.values())
 
     def sentences(self, metrics: str | Sequence[str]) -> list[str]:
@@ -164,10 +164,10 @@ class Doubts:
                 f"no document of the run is judged: for query '{first}' the run has {documents}, the qrels "
                 f"{first_ids(self.qrels[first])}. Do they belong to the same collection?"
             )
-        if 2 * self._own > self._shared:
+        if 2 * self._same_id > self._shared:
             sentences.append(
-                f"the first document of {self._own} of {self._shared} queries has the query's own id. Where queries "
-                "are documents themselves, leave these out with --exclude-self, as BEIR does."
+                f"the first document of {self._same_id} of {self._shared} queries has the query's own id. If queries "
+                "are documents themselves, exclude these hits with --exclude-self, as BEIR does."
             )
         limited = []
         for name in metric_names(metrics):
@@ -175,7 +175,7 @@ class Doubts:
             only_first = isinstance(metric, IrMeasure) and metric.measure.NAME in _FIRST
             if (
                 self._judged
-                and (self._without if only_first else self._incomplete)
+                and (self._without_relevant if only_first else self._incomplete)
                 and (metric.cutoff or 0) > self.deepest
             ):
                 limited.append(name)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 _EXACT_UP_TO = 20  # differing queries; with more, permutations are sampled
-_SAMPLES_AT_ONCE = 1 << 20
+_BATCH_SAMPLES = 1 << 20
 _CLOSE = 1e-9
 
 
@@ -107,5 +107,5 @@ def _differing(differences: Sequence[float] | Values) -> Values:
 
 def _batch_sizes(total: int, width: int) -> list[int]:
     """Batch sizes that add up to `total`, so that a (batch, width) matrix has bounded memory."""
-    size = max(1, _SAMPLES_AT_ONCE // width)
+    size = max(1, _BATCH_SAMPLES // width)
     return [min(size, total - start) for start in range(0, total, size)]

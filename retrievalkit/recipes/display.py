@@ -16,18 +16,18 @@ _WIDEST = 160  # characters of a step's last line
 
 
 class Display:
-    """Shows the steps of a run; if steps run in parallel (`together`), each line names its step."""
+    """Shows the steps of a run; with `parallel` steps, each line names its step."""
 
-    def __init__(self, jobs: Sequence[Job], folder: str, *, together: bool = False) -> None:
+    def __init__(self, jobs: Sequence[Job], folder: str, *, parallel: bool = False) -> None:
         self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}
         self.folder = folder
-        self.together = together
-        self.kept: list[str] = []
+        self.parallel = parallel
+        self.unchanged: list[str] = []
         self.done: list[str] = []
 
     def keep(self, job: Job) -> None:
         """Record a skipped step; consecutive skipped steps are shown in a single line."""
-        self.kept.append(job.step.name)
+        self.unchanged.append(job.step.name)
         self.done.append(job.step.name)
 
     def start(self, job: Job, *, resumed: bool, seconds: float) -> None:
@@ -35,50 +35,50 @@ class Display:
         self.show_kept()
         _say(f"{self._place(job)} {job.step.heading}")
         if resumed:
-            word = "Goes on where it was cut off" if job.resumes else "Starts again; it was cut off"
+            word = "Resumes; it was interrupted" if job.resumes else "Starts again; it was interrupted"
             _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
 
     def finish(self, job: Job, log: StepLog, seconds: float) -> None:
         """Show that a step succeeded: its time and the last line of its output."""
         self.done.append(job.step.name)
-        start = f"{self._place(job)} done: " if self.together else _INDENT
+        start = f"{self._place(job)} done: " if self.parallel else _INDENT
         _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
 
     def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Add a note to the error on parallel steps that were interrupted, and on the outputs that are kept."""
         steps = ", ".join(f"'{job.step.name}'" for job in jobs) or "none"
         states = ", and the last saved states of steps that save them"
-        error.add_note(f"Interrupted; steps under way: {steps}. {self._kept(states)}")
+        error.add_note(f"Interrupted; running steps: {steps}. {self._kept(states)}")
 
     def fail(self, job: Job, log: StepLog, error: BaseException, *, others: int = 0) -> None:
         """Show that a step failed or was interrupted: the end of its log, and the steps that are kept or continue."""
         name, interrupted = job.step.name, isinstance(error, KeyboardInterrupt)
-        where = f"in step {self.places[name]} of {len(self.places)}, '{name}'."
+        position = f"in step {self.places[name]} of {len(self.places)}, '{name}'."
         if interrupted:
             state = f", and the last saved state of '{name}'" if job.resumes else ""
-            error.add_note(f"Interrupted {where} {self._kept(state)}")
+            error.add_note(f"Interrupted {position} {self._kept(state)}")
             return
-        if self.together:
+        if self.parallel:
             _say(f"{self._place(job)} failed")
         for line in log.tail():
             _say(f"{_INDENT}| {line}")
-        _say(f"{_INDENT}The whole log: {log.path}")
-        _say(f"{_INDENT}Steps that do not need it go on: {others}." if others else f"Stopped {where} {self._kept()}")
+        _say(f"{_INDENT}Full log: {log.path}")
+        _say(f"{_INDENT}Independent steps continue: {others}." if others else f"Stopped {position} {self._kept()}")
 
     def show_kept(self) -> None:
         """Show the steps skipped since the last step that ran."""
-        if self.kept:
-            first, last = self.places[self.kept[0]], self.places[self.kept[-1]]
+        if self.unchanged:
+            first, last = self.places[self.unchanged[0]], self.places[self.unchanged[-1]]
             span = str(last) if first == last else f"{first}-{last}"
-            _say(f"[{span}/{len(self.places)}] Unchanged, kept from the run before: {shortlist(self.kept, 6)}")
-        self.kept = []
+            _say(f"[{span}/{len(self.places)}] Unchanged since an earlier run: {shortlist(self.unchanged, 6)}")
+        self.unchanged = []
 
     def _place(self, job: Job) -> str:
         return f"[{self.places[job.step.name]}/{len(self.places)}]"
 
     def _kept(self, states: str = "") -> str:
-        kept = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
-        return f"Kept in '{self.folder}': {kept}{states}. The same command goes on from there."
+        outputs = f"the output of {shortlist(self.done, 6)}" if self.done else "nothing yet"
+        return f"Kept in '{self.folder}': {outputs}{states}. Run the same command again to continue."
 
 
 def _seconds(seconds: float) -> str:

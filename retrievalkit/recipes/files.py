@@ -33,28 +33,24 @@ def find_recipe(source: str | Path) -> Path:
     if path.is_file():
         return path
     name = str(source).removesuffix(".yaml").removeprefix("recipes/")
-    known = bundled_recipes()
+    known = recipes_in(FOLDER)
     owner = name.partition("/")[0]
     if owner in registry.names("recipe"):
         folder: Path = registry.component("recipe", owner).load()
-        brought = {f"{owner}/{one}": file for one, file in _recipes_in(folder).items()}
-        if name in known and name in brought:
-            msg = f"recipe '{name}' comes with retrievalkit and with '{owner}' too. Give the path: {brought[name]}"
+        provided = {f"{owner}/{inner}": file for inner, file in recipes_in(folder).items()}
+        if name in known and name in provided:
+            msg = f"recipe '{name}' comes with both retrievalkit and '{owner}'. Give the path: {provided[name]}"
             raise PluginError(msg)
-        known = brought if owner != "retrievalkit" else known | brought
+        known = provided if owner != "retrievalkit" else known | provided
     if name not in known:
-        others = [f"{one}/NAME" for one in registry.names("recipe") if one not in (owner, "retrievalkit")]
+        others = [f"{plugin}/NAME" for plugin in registry.names("recipe") if plugin not in (owner, "retrievalkit")]
         hint = f"Or give the path of a recipe file{', or ' + shortlist(others) if others else ''}."
         raise UnknownNameError("recipe", str(source), known, hint=hint)
     return known[name]
 
 
-def bundled_recipes() -> dict[str, Path]:
-    """Return the recipes that come with retrievalkit: name -> file."""
-    return _recipes_in(FOLDER)
-
-
-def _recipes_in(folder: Path) -> dict[str, Path]:
+def recipes_in(folder: Path) -> dict[str, Path]:
+    """Return the recipes of a folder and its subfolders: name -> file."""
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
@@ -73,7 +69,7 @@ def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
             row.check_keys(_STEP_KEYS, "step")
             name = row.wanted("name", str, "text")
             if not NAME.fullmatch(name):
-                row.fail(f"the step name '{name}' has other characters than letters, digits, - and _.", "name")
+                row.fail(f"the step name '{name}' has characters other than letters, digits, - and _.", "name")
             if name in steps:
                 row.fail(f"step '{name}': another step has this name, in line {steps.places[name].line}. Rename one.")
             steps[name], steps.places[name] = row, row.place
@@ -83,10 +79,10 @@ def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
     joined: Section | None = None
     for name in extended if isinstance(extended, list) else [extended]:
         if not isinstance(name, str):
-            root.fail(f"'extends' is {name!r}, and should be the path or name of a recipe, or a list.", "extends")
-        beside = Path(os.path.normpath(Path(root.place.file).parent / name))
+            root.fail(f"'extends' is {name!r}, but should be the path or name of a recipe, or a list.", "extends")
+        sibling = Path(os.path.normpath(Path(root.place.file).parent / name))
         try:
-            other = beside if beside.is_file() else find_recipe(name)
+            other = sibling if sibling.is_file() else find_recipe(name)
         except UnknownNameError as error:
             root.fail(str(error), "extends")
         if other.resolve() in opened:

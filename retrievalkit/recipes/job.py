@@ -54,9 +54,8 @@ class Job:
         output = folder / step.output if step.output is not None else None
         words = _words(step, command, recipe.options_in(step, str(folder)), output)
         for word in filter(storage.is_address, words):
-            if not any(word == one or word.startswith(f"{one}/") for one in recipe.named) or "::" in word:
-                advice = "If you know it, name it yourself, by --set."
-                step.fail(f"'{word}' would get your credentials of that store. {advice}")
+            if not any(word == text or word.startswith(f"{text}/") for text in recipe.named) or "::" in word:
+                step.fail(f"opening '{word}' would send your credentials. If you trust this store, name it by --set.")
         return cls(step, command, output, (*step.command.split(), *words))
 
     @property
@@ -141,16 +140,16 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
         parameter, word = known[name]
         if name == "set":
             if not isinstance(value, Mapping):
-                step.fail(f"'set' is {value!r}, and should be a mapping, such as {{pooler.layers: [4, 6]}}.", name)
+                step.fail(f"'set' is {value!r}, but should be a mapping, such as {{pooler.layers: [4, 6]}}.", name)
             words += [part for key, inner in flatten(value).items() for part in (word, f"{key}={_typed(inner)}")]
         elif isinstance(parameter, click.Option) and parameter.is_flag:
             if not isinstance(value, bool):
-                step.fail(f"'{name}' is {value!r}, and should be true or false.", name)
+                step.fail(f"'{name}' is {value!r}, but should be true or false.", name)
             opposite = parameter.secondary_opts if word in parameter.opts else parameter.opts
             words += [word] if value else opposite[:1] if parameter.secondary_opts else []
         else:
             several = parameter.nargs == -1 or getattr(parameter, "multiple", False)
-            texts = [_typed(one) for one in (value if several and isinstance(value, list) else [value])]
+            texts = [_typed(item) for item in (value if several and isinstance(value, list) else [value])]
             if word:
                 words += [part for text in texts for part in (word, text)]
                 continue
@@ -164,12 +163,12 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
             words += ["--output", str(output)]
         else:
             arguments["output"] = [str(output)]
-    words = [*(word for one in command.params for word in arguments.get(str(one.name), [])), *words]
+    words = [*(word for param in command.params for word in arguments.get(str(param.name), [])), *words]
     try:
         with command.make_context(f"rkit {step.command}", [*words]) as context:
             _check_settings(step, command, context.params)
     except click.UsageError as error:
-        name = next((name for name, (one, _) in known.items() if one is getattr(error, "param", None)), "")
+        name = next((name for name, (param, _) in known.items() if param is getattr(error, "param", None)), "")
         if not isinstance(error, click.MissingParameter):
             step.fail(f"'{name}': {error.message}", name)
         where = "next to" if name == "output" else "under"
@@ -186,32 +185,32 @@ def _typed(value: Any) -> str:
     return str(value)
 
 
-def _check_settings(step: Step, command: click.Command, given: Mapping[str, Any]) -> None:
+def _check_settings(step: Step, command: click.Command, flags: Mapping[str, Any]) -> None:
     """Refuse unknown settings, unknown components, and unknown options of components."""
-    settings = parse_set(given.get("settings", ()))
+    settings = parse_set(flags.get("settings", ()))
     declared: Command[..., Any, Any] | None = getattr(command, "declared", None)
     if declared is None:  # a click command of a plugin, which checks its options itself
         return
     option = "set"
     try:
         fields = registry.options(declared.declaration)
-        values = {**given, **declared.settings(settings)}
+        values = {**flags, **declared.settings(settings)}
         for name, field in fields.items():
-            named = mark(field.annotation, Named)
-            if named is None or f"{name}_options" not in fields:
+            marker = mark(field.annotation, Named)
+            if marker is None or f"{name}_options" not in fields:
                 continue
             option = name if name in step.places else "set"
-            component, own = values.get(name) or named.usual, values.get(f"{name}_options") or {}
-            if named.kind == "loss":
+            component, component_values = values.get(name) or marker.usual, values.get(f"{name}_options") or {}
+            if marker.kind == "loss":
                 from retrievalkit.training.objective import options_by_loss
 
                 pooler: Any = registry.get("pooler", values.get("pooler") or "cls")
                 component = component or pooler.default_loss
                 # For some poolers, the default loss depends on their options.
-                components = options_by_loss(component, own) if isinstance(component, str) else {}
+                components = options_by_loss(component, component_values) if isinstance(component, str) else {}
             else:
-                components = {component: own} if component else {}
-            for one, options in components.items():
-                registry.check_options(f"{named.kind} '{one}'", registry.get(named.kind, one), options)
+                components = {component: component_values} if component else {}
+            for part, options in components.items():
+                registry.check_options(f"{marker.kind} '{part}'", registry.get(marker.kind, part), options)
     except InputError as error:
         step.fail(str(error), option)

@@ -85,8 +85,8 @@ class Plan:
         for place, step in enumerate(self.steps, 1):
             lines.append(f"[{place}/{len(self.steps)}] {step['title']}" + (" (kept)" if step["kept"] else ""))
             lines.append(f"      {step['command_line']}")
-        left = sum(not step["kept"] for step in self.steps)
-        return "\n".join([*lines, f"{left} of {counted(len(self.steps), 'steps')} would run; nothing was run."])
+        count = sum(not step["kept"] for step in self.steps)
+        return "\n".join([*lines, f"{count} of {counted(len(self.steps), 'steps')} would run; nothing was run."])
 
     def __repr__(self) -> str:
         return self.summary
@@ -124,8 +124,8 @@ def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
             return {}
     lines = path / "answers.jsonl"
     try:
-        analysed = storage.kind_of(path) == "analysis" and lines.is_file()
-        records = [record.fields for record in json_lines(lines)] if analysed else []
+        is_analysis = storage.kind_of(path) == "analysis" and lines.is_file()
+        records = [record.fields for record in json_lines(lines)] if is_analysis else []
     except DataError:
         return {}
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -151,8 +151,8 @@ def times(steps: Sequence[StepResult]) -> str:
     total = sum(step.seconds for step in steps) or 1.0
     rows = [("step", "seconds", "share", "")]
     for step in steps:
-        kept = " (kept)" if step.skipped else ""
-        what = step.title.partition(": ")[0]  # without the reason after the colon
-        rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", what + kept))
+        mark = " (kept)" if step.skipped else ""
+        purpose = step.title.partition(": ")[0]  # without the reason after the colon
+        rows.append((step.name, f"{step.seconds:.1f}", f"{step.seconds / total:.0%}", purpose + mark))
     rows.append(("all", f"{sum(step.seconds for step in steps):.1f}", "", ""))
     return text_table(rows, right=(1, 2))

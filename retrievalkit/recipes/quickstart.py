@@ -77,11 +77,11 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     rows = []
     table: list[tuple[str, ...]] = [("system", *COLUMNS, "seconds")]
     differences = [("system", "against", "difference", "p", "")]
-    for name, (searched, other) in SYSTEMS.items():
+    for name, (search_step, other) in SYSTEMS.items():
         run, against = runs[name], runs.get(other)
         row: dict[str, Any] = {"system": name}
         row |= {column: round(means[metric, run], 4) for column, metric in zip(COLUMNS, METRICS, strict=True)}
-        row["seconds"] = round(sum(steps[one].seconds for one in closure(uses, [searched])), 1)
+        row["seconds"] = round(sum(steps[step].seconds for step in closure(uses, [search_step])), 1)
         rows.append(row)
         table.append((name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['seconds']:.0f}"))
         if against is None:
@@ -99,12 +99,10 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     values = {run: means[METRICS[0], run] for run in by_run}
     chosen, best, p = recommend(list(by_run), values, pairs)
     value = f"{METRICS[0]} {values[chosen]:.3f}"
-    why = f" ({value}): no difference to {by_run[best]} ({values[best]:.3f}) is shown"
-    why = (
-        f", the best by {METRICS[0]} on these questions ({value})"
-        if p is None
-        else f"{why} (p {p:.2f}), and it is simpler"
-    )
+    if p is None:
+        why = f", the best by {METRICS[0]} on these questions ({value})"
+    else:
+        why = f" ({value}): not significantly worse than {by_run[best]} ({values[best]:.3f}, p {p:.2f}), and simpler"
     parts = [
         f"\n{times(outcome.steps)}",
         title,
@@ -119,11 +117,11 @@ def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quick
     # A command that searches with the recommended system, for a test question that it answers.
     step = next(step for step in recipe.steps if step.name == SYSTEMS[by_run[chosen]][0])
     options = recipe.options_in(step, str(folder))
-    hits, baseline = (read_run(str(steps[one].output)) for one in (step.name, SYSTEMS["BM25"][0]))
+    hits, baseline = (read_run(str(steps[name].output)) for name in (step.name, SYSTEMS["BM25"][0]))
     if text := question(read_queries(options["queries"]), read_qrels(recipe.values["qrels"]), hits, baseline):
         indexes = options["indexes"] if isinstance(options["indexes"], list) else [options["indexes"]]
         fusion = ["--fusion", options["fusion"]] if "fusion" in options else []
-        # As it can be typed here: after `make quickstart`, rkit is in a virtual environment that is not active.
+        # After `make quickstart`, rkit is in a virtual environment that is not active.
         program = [sys.argv[0]] if Path(sys.argv[0]).name == "rkit" else [sys.executable, "-m", "retrievalkit"]
         program = ["rkit"] if shutil.which("rkit") else program
         line = shlex.join([*program, "search", *indexes, *fusion, "--query", text])
@@ -145,7 +143,7 @@ def recommend(
         This system, the best system, and the corrected p-value of their difference; None if they are the same.
     """
     best = max(systems, key=lambda name: means[name])  # of equal systems, the simplest
-    p_values = {frozenset((one["run"], one["against"])): one["p_corrected"] for one in differences}
+    p_values = {frozenset((pair["run"], pair["against"])): pair["p_corrected"] for pair in differences}
     for system in systems[: systems.index(best)]:
         better = [other for other in systems if means[other] > means[system]]
         if all(p_values[frozenset((system, other))] >= LEVEL for other in better):

@@ -88,8 +88,8 @@ class Row:
     Attributes:
         cells: Seed (None = the recipe has no seeds) -> step of the table -> step that was run.
         expected: (step of the table, figure) -> reference.
-        baseline: Row that it is compared with; "" = the recipe's baseline.
-        of: Rows that it averages; () = it is run.
+        baseline: The row to compare with; "" = the recipe's baseline.
+        of: The averaged rows, for a mean; () = the row is run.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Recipe:
 
     def options_in(self, step: Step, folder: str) -> dict[str, Any]:
         """Return a step's options, with outputs of other steps as paths in a folder; "" leaves the paths relative."""
-        outputs = {f"steps.{one.name}": one.output for one in self.steps if one.output}
+        outputs = {f"steps.{other.name}": other.output for other in self.steps if other.output}
         filled: dict[str, Any] = fill(dict(step.options), lambda name: joined_path(folder, outputs[name]))
         return filled
 
@@ -183,7 +183,7 @@ class _Reader:
             if name not in self.steps:
                 root.fail(str(UnknownNameError("step", str(name), self.steps)), "table")
         self.row_names: set[str] = set()
-        sets, means = ([name for name, one in root.section(kind).items() if one is not None] for kind in _OVER)
+        sets, means = ([name for name, section in root.section(kind).items() if section is not None] for kind in _OVER)
         self.in_sets = [*sets, *means] if sets else []
         self.declared, self.sets = (list(self.read(kind)) for kind in ("variants", "sets"))
         self.variants: dict[str, _Variant] = {}
@@ -192,7 +192,7 @@ class _Reader:
                 root.section("variants").fail(f"two rows have the name '{variant.name}'. Rename a variant or a set.")
             self.variants[variant.name] = variant
         self.means = list(self.read_means())
-        self.row_names = {*self.variants, *(part for one in self.variants.values() for part in one.parts)} - {""}
+        self.row_names = {*self.variants, *(part for row in self.variants.values() for part in row.parts)} - {""}
         self.baseline = root.get("baseline") or ""
         known = [variant.name for variant in self.declared or self.sets]
         if self.baseline and self.baseline not in known:
@@ -207,33 +207,33 @@ class _Reader:
         # A value may have the name of a variant; settings of a variant are a mapping.
         of_rows = {name: overrides.pop(name) for name in self.row_names if isinstance(overrides.get(name), Mapping)}
 
-        def given(variant: _Variant) -> list[Mapping[str, Any]]:
+        def overrides_of(variant: _Variant) -> list[Mapping[str, Any]]:
             names = dict.fromkeys((*variant.parts, variant.name))
             return [variant.overrides, overrides, *(of_rows[name] for name in names if name in of_rows)]
 
         def build(variant: _Variant, values: Mapping[str, Any]) -> Sequence[Step]:
-            return self.filled([*given(variant), values])
+            return self.filled([*overrides_of(variant), values])
 
         def label(variant: _Variant, title: str, place: Place) -> str:
-            return Values(self.overridden(given(variant))[0]).label(title, place)
+            return Values(self.overridden(overrides_of(variant))[0]).label(title, place)
 
         steps, names = _arrange(list(self.variants.values()), selected, seeds, build)
-        if lacking := [(step, *one) for step in steps for one in step.lacks()]:
-            complete = [name for name, own in self.variants.items() if not any(one.lacks() for one in build(own, {}))]
+        if unset := [(step, *reference) for step in steps for reference in step.unset()]:
+            complete = [name for name, row in self.variants.items() if not any(step.unset() for step in build(row, {}))]
             hint = f" Without it: --variants {','.join(complete)}" if complete else ""
-            step, option, name = lacking[0]
-            problem = f"the recipe needs a value for '{name}'. Give it: --set {name}=...{hint}"
+            step, option, name = unset[0]
+            problem = f"the recipe needs a value for '{name}'. Set it: --set {name}=...{hint}"
             Section(step.places.get(option, step.place)).fail(problem)
         return Recipe(
             name=self.name,
             description=self.root.get("description") or "",
-            values=Values(self.overridden([overrides])[0]).given(),
+            values=Values(self.overridden([overrides])[0]).filled(),
             steps=tuple(steps),
             file=self.root.place.file,
             table=self.table,
             rows=tuple(self.rows(selected, names, label)) if self.table else (),
             baseline=self.baseline,
-            requires={name: str(brings) for name, brings in self.root.section("requires").items()},
+            requires={name: str(use) for name, use in self.root.section("requires").items()},
             named=named,
         )
 
@@ -253,8 +253,8 @@ class _Reader:
         """Return the recipe's values and the options of steps with these overrides; later overrides win."""
         values = self.values
         of_steps: dict[str, Any] = {}
-        for given in overrides:
-            for name, value in given.items():
+        for override in overrides:
+            for name, value in override.items():
                 # A mapping may contain the options of a step.
                 mapping = isinstance(value, Mapping)
                 if name in values and not (mapping and name in self.steps and not isinstance(values[name], Section)):
@@ -273,23 +273,23 @@ class _Reader:
         if name in (self.steps if nested else self.values) or (nested and isinstance(self.values.get(name), Section)):
             return
         if name in self.values:
-            msg = f"the value '{name}' has no options, it is {self.values[name]!r}. Give it one value."
+            msg = f"the value '{name}' has no options: it is {self.values[name]!r}. Set it to a single value."
             raise InputError(msg)
-        hint = "What can be set is a value of the recipe, VARIANT.VALUE, or STEP.OPTION."
+        hint = "Set a value of the recipe, VARIANT.VALUE, or STEP.OPTION."
         known = {*self.values, *self.steps, *self.row_names}
         raise UnknownNameError("value of the recipe", name, known, hint=hint)
 
-    def choose(self, wanted: Sequence[str] | None) -> list[_Variant]:
+    def choose(self, patterns: Sequence[str] | None) -> list[_Variant]:
         """Return the variants whose name, or the name of a part, matches a pattern with `*` and `?`."""
-        if wanted is None:
+        if patterns is None:
             return list(self.variants.values())
         if list(self.variants) == [""]:
             msg = f"the recipe '{self.name}' has no variants. Leave --variants out."
             raise InputError(msg)
         parts = list(dict.fromkeys(part for variant in self.variants.values() for part in variant.parts))
         selected: set[str] = set()
-        for pattern in wanted or [""]:
-            matching = [name for name, one in self.variants.items() if fnmatch.filter({name, *one.parts}, pattern)]
+        for pattern in patterns or [""]:
+            matching = [name for name, row in self.variants.items() if fnmatch.filter({name, *row.parts}, pattern)]
             if not matching:
                 raise UnknownNameError("variant of the recipe", pattern, parts)
             selected.update(matching)
@@ -298,15 +298,15 @@ class _Reader:
     def seeds(self, overrides: dict[str, Any]) -> list[int]:
         """Return the seeds; remove `seeds` from the overrides."""
         is_set = "seeds" in overrides and "seeds" not in self.values
-        given = overrides.pop("seeds") if is_set else self.root.get("seeds")
-        if isinstance(given, str):
-            given = [int(part) if part.strip().isdigit() else part for part in given.split(",")]
-        seeds: list[int] = given if isinstance(given, list) else [] if given is None else [given]
+        value = overrides.pop("seeds") if is_set else self.root.get("seeds")
+        if isinstance(value, str):
+            value = [int(part) if part.strip().isdigit() else part for part in value.split(",")]
+        seeds: list[int] = value if isinstance(value, list) else [] if value is None else [value]
         problem = ""
         if any(not isinstance(seed, int) or isinstance(seed, bool) or seed < 0 for seed in seeds):
-            problem = f"'seeds' is {given!r}, and should be a list of whole numbers, such as [42, 43, 44]."
+            problem = f"'seeds' is {value!r}, but should be a list of whole numbers, such as [42, 43, 44]."
         elif len(set(seeds)) < len(seeds):
-            problem = f"'seeds' is {given!r}, and should name each seed once."
+            problem = f"'seeds' is {value!r}, but should list each seed once."
         if problem and not is_set:
             self.root.fail(problem, "seeds")
         if not problem and seeds and _SEED not in self.values:
@@ -325,15 +325,15 @@ class _Reader:
             yield from self.sets or self.declared
             return
         for variant in self.declared:
-            for one in self.sets:
+            for data in self.sets:
                 yield replace(
                     variant,
-                    name=f"{variant.name}-{one.name}",
-                    title=f"{variant.title} · {one.title}",
-                    overrides=join(variant.overrides, one.overrides),
-                    expected={**one.expected, **variant.in_sets.get(one.name, {})},
-                    source=variant.source or one.source,
-                    parts=(variant.name, one.name),
+                    name=f"{variant.name}-{data.name}",
+                    title=f"{variant.title} · {data.title}",
+                    overrides=join(variant.overrides, data.overrides),
+                    expected={**data.expected, **variant.in_sets.get(data.name, {})},
+                    source=variant.source or data.source,
+                    parts=(variant.name, data.name),
                 )
 
     def read(self, kind: str) -> Iterator[_Variant]:
@@ -371,12 +371,12 @@ class _Reader:
         """Yield the named sections under a key; null removes a section of the extended recipe."""
         sections, singular = self.root.section(kind), kind.removesuffix("s")
         if any(section is not None for section in sections.values()) and not self.table:
-            self.root.fail(f"{kind} need 'table': the steps whose figures are its columns.", kind)
+            self.root.fail(f"{kind} need 'table', the steps whose figures are its columns. Add it.", kind)
         others = [self.root.section(other) for other in ("variants", *_OVER) if other != kind]
-        taken = {
+        reserved = {
             "a step": self.steps,
             "a value": [name for name, value in self.values.items() if isinstance(value, Section)],
-            "a folder that a step writes": [one.output.partition("/")[0] for one in self.steps.values() if one.output],
+            "a folder that a step writes": [(step.output or "").partition("/")[0] for step in self.steps.values()],
             "a folder of seeds": [name for name in sections if name.startswith("seed-")],
             "the folder of logs": [LOGS],
             "another row": [name for other in others for name, section in other.items() if section is not None],
@@ -385,9 +385,9 @@ class _Reader:
             if section is None:
                 continue
             if not NAME.fullmatch(name):
-                sections.fail(f"the {singular} name '{name}' has other characters than letters, digits, - and _.", name)
-            for what in (what for what, names in taken.items() if name in names):
-                sections.fail(f"the {singular} '{name}' has the name of {what}. Rename it.", name)
+                sections.fail(f"the {singular} name '{name}' has characters other than letters, digits, - and _.", name)
+            for owner in (owner for owner, names in reserved.items() if name in names):
+                sections.fail(f"the {singular} '{name}' has the name of {owner}. Rename it.", name)
             section = sections.section(name)
             section.check_keys(keys, singular)
             yield name, section
@@ -430,13 +430,13 @@ class _Reader:
                 rows[variant.name] = Row(
                     variant.name,
                     label(variant, variant.title, variant.place),
-                    {seed: {step: own[step] for step in self.table} for seed, own in names[variant.name].items()},
+                    {seed: {step: ran[step] for step in self.table} for seed, ran in names[variant.name].items()},
                     known(variant.expected),
                     str(variant.source or ""),
                     "-".join((self.baseline, *variant.parts[1:])) if self.baseline else "",
                 )
             for mean in self.means:
-                name, *members = (f"{group.name}-{one}" if group else one for one in (mean.name, *mean.of))
+                name, *members = (f"{group.name}-{part}" if group else part for part in (mean.name, *mean.of))
                 if not rows.keys() >= set(members):
                     continue
                 whole = group or mean
@@ -502,8 +502,8 @@ def _arrange(
             steps = build(variant, {_SEED: seed} if seeds else {})
             folders = {}
             for name, identity in _identities(steps).items():
-                own = f"seed-{seed}" if identity != probes[variant.name][name] else ""
-                folders[name] = "/".join(filter(None, (owner(name, variant.name), own)))
+                subfolder = f"seed-{seed}" if identity != probes[variant.name][name] else ""
+                folders[name] = "/".join(filter(None, (owner(name, variant.name), subfolder)))
             renamed = {name: joined_path(folder, name) for name, folder in folders.items()}
             for step in steps:
                 arranged.setdefault(renamed[step.name], step.renamed(renamed, folders[step.name]))

@@ -93,7 +93,7 @@ class Cell:
         """Return a value for `json.dumps`."""
         value: dict[str, Any] = {"ours": self.mean}
         if self.deviation is not None:
-            value |= {"deviation": self.deviation, "seeds": {str(seed): one for seed, one in self.ours.items()}}
+            value |= {"deviation": self.deviation, "seeds": {str(seed): figure for seed, figure in self.ours.items()}}
         if self.reference is not None:
             value |= {"reference": self.reference, "difference": self.mean - self.reference}
         return value
@@ -228,8 +228,8 @@ class Results:
         base = next(row.title for row in self.rows if row.name == bases[0])
         what = f"'{base}'" if len(bases) == 1 else f"the row of '{self.baseline}' of the same set"
         table = [("variant", *columns)]
-        for row, own in differences:
-            table.append((row.title, *(own[name].difference_text() if name in own else "" for name in columns)))
+        for row, gaps in differences:
+            table.append((row.title, *(gaps[name].difference_text() if name in gaps else "" for name in columns)))
         parts += [f"Difference to {what} (the reference's, and whether ours has its sign):", render(table)]
         if self.verdicts is None:
             return "\n\n".join(parts)
@@ -237,12 +237,12 @@ class Results:
             "t-test over seeds": [verdict.seeds for verdict in self.verdicts.values()],
             "randomisation test over queries": [verdict.queries for verdict in self.verdicts.values()],
         }
-        made = [name for name, p_values in tests.items() if any(p is not None for p in p_values)]
-        larger = "; the larger of the two" if len(made) > 1 else ""
+        applied = [name for name, p_values in tests.items() if any(p is not None for p in p_values)]
+        larger = "; the larger of the two" if len(applied) > 1 else ""
         parts.append(
-            f"p: paired {' and '.join(made)}, corrected by Holm over the rows{larger}."
-            if made
-            else "Not tested for significance: give several seeds, such as --set seeds=42,43,44."
+            f"p: paired {' and '.join(applied)}, corrected by Holm over the rows{larger}."
+            if applied
+            else "Not tested for significance. Set several seeds, such as --set seeds=42,43,44."
         )
         return "\n\n".join(parts)
 
@@ -267,15 +267,15 @@ def tabulate(
 
     uses = {step.name: step.uses for step in recipe.steps}
     rows: dict[str, ResultRow] = {}
-    wanted: dict[str, None] = {}
+    expected: dict[str, None] = {}
     for row in recipe.rows:
         ran = [step for cells in row.cells.values() for step in cells.values()]
         if any(name not in rows for name in row.of) or any(step not in figures for step in ran):
             continue
         references = {column(step, figure): value for (step, figure), value in row.expected.items()}
         if members := [rows[name] for name in row.of]:
-            shared = [name for name in members[0].cells if all(name in one.cells for one in members)]
-            cells = {name: _mean([one.cells[name] for one in members], references.get(name)) for name in shared}
+            shared = [name for name in members[0].cells if all(name in member.cells for member in members)]
+            cells = {name: _mean([member.cells[name] for member in members], references.get(name)) for name in shared}
             steps = frozenset().union(*(member.steps for member in members))
         else:
             cells = {}
@@ -283,13 +283,12 @@ def tabulate(
                 for figure, cell in _cells(row, step, figures, per_query or {}):
                     cells[column(step, figure)] = replace(cell, reference=references.get(column(step, figure)))
             steps = frozenset(closure(uses, ran))
-        taken = sum(seconds[step] for step in steps)
-        rows[row.name] = ResultRow(
-            row.name, row.title, row.source, cells, steps, taken, row.baseline or recipe.baseline
-        )
-        wanted |= dict.fromkeys(references)
+        total = sum(seconds[step] for step in steps)
+        baseline = row.baseline or recipe.baseline
+        rows[row.name] = ResultRow(row.name, row.title, row.source, cells, steps, total, baseline)
+        expected |= dict.fromkeys(references)
     measured = {name for row in rows.values() for name in row.cells}
-    missing = [name for name in wanted if name not in measured]
+    missing = [name for name in expected if name not in measured]
     return Results(recipe.name, list(rows.values()), recipe.baseline, missing)
 
 
@@ -297,9 +296,9 @@ def _cells(
     row: Row, step: str, figures: Mapping[str, Mapping[str, float]], per_query: Mapping[str, PerQuery]
 ) -> Iterator[tuple[str, Cell]]:
     ran = {seed: names[step] for seed, names in row.cells.items()}
-    for name in dict.fromkeys(name for one in ran.values() for name in figures[one]):
-        ours = {seed: figures[one][name] for seed, one in ran.items() if name in figures[one]}
-        seeds = [per_query.get(one, {}).get(name, {}) for one in ran.values()]
+    for name in dict.fromkeys(name for run in ran.values() for name in figures[run]):
+        ours = {seed: figures[run][name] for seed, run in ran.items() if name in figures[run]}
+        seeds = [per_query.get(run, {}).get(name, {}) for run in ran.values()]
         shared = [query for query in seeds[0] if all(query in values for values in seeds)]
         queries = {query: fmean(values[query] for values in seeds) for query in shared}
         yield name, Cell(ours, seedless=len(set(ran.values())) == 1, queries=queries)

@@ -32,9 +32,9 @@ from retrievalkit.reporting.terminal import holds_credentials
 
 
 def run(
-    recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False, together: int | None = None
+    recipe: Recipe, output: str | Path, *, cli: click.Group, force: bool = False, parallel: int | None = None
 ) -> Outcome:
-    """Run a recipe; `together` is the number of steps that run in parallel, each in a separate process.
+    """Run a recipe; `parallel` is the number of concurrent steps, each in its own process; None = one at a time.
 
     Raises:
         InputError: The recipe or its command lines are wrong, a package is missing, or another run uses the folder;
@@ -66,8 +66,8 @@ def run(
 
     # The lock is inside the folder, because its parent may not be writable.
     with storage.held(folder, lock=storage.place_of(folder) / ".run.lock"):
-        display = Display(jobs, str(output), together=together is not None)
-        run_steps(jobs, state, display, cli=cli, together=together, force=force, done=done)
+        display = Display(jobs, str(output), parallel=parallel is not None)
+        run_steps(jobs, state, display, cli=cli, parallel=parallel, force=force, done=done)
         return Outcome(in_order(), _table(recipe, in_order(), folder) if recipe.table else None)
 
 
@@ -100,14 +100,14 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
         elif prefix not in names("source") and (distribution := DISTRIBUTIONS.get(f"{prefix}:")):
             missing[distribution] = f"the source '{prefix}:'"
     if missing:
-        listed = "".join(f"\n  {name}: {brings}" for name, brings in missing.items())
+        listed = "".join(f"\n  {name}: {use}" for name, use in missing.items())
         msg = f"the recipe '{recipe.name}' needs packages that are not installed:{listed}\nInstall: pip install "
         raise InputError(msg + " ".join(missing))
     jobs = [Job.plan(recipe, step, folder, cli) for step in recipe.steps]
     if any(map(holds_credentials, (*texts(recipe.values), *(word for job in jobs for word in job.words)))):
         msg = (
-            f"an address in the recipe '{recipe.name}' or its settings holds a user or a password, which would be "
-            f"written to {STATE} and the logs. Give it by the environment variable of that service instead."
+            f"an address in the recipe '{recipe.name}' or its settings contains a user or a password, which would "
+            f"be written to {STATE} and the logs. Use the environment variable of that service instead."
         )
         raise InputError(msg)
     return jobs

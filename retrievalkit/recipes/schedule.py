@@ -55,11 +55,11 @@ def run_steps(
     display: Display,
     *,
     cli: click.Group,
-    together: int | None,
+    parallel: int | None,
     force: bool,
     done: Callable[[Job, bool], None],
 ) -> None:
-    """Run the steps of a recipe: in order in this process, or `together` in parallel, dividing the CPU threads.
+    """Run the steps of a recipe: in order in this process, or `parallel` steps at a time, which share the CPU threads.
 
     Raises:
         StepError: Some steps failed; in parallel, all steps that do not depend on them are done.
@@ -73,37 +73,37 @@ def run_steps(
                 continue
             if job.output.is_relative_to(earlier.output) or earlier.output.is_relative_to(job.output):
                 needs[job.step.name].add(earlier.step.name)
-    threads = max(1, (os.cpu_count() or 1) // (together or 1))
-    wanted = threading.Event()
-    wanted.set()
-    waiting, ended = list(jobs), set[str]()
+    threads = max(1, (os.cpu_count() or 1) // (parallel or 1))
+    active = threading.Event()
+    active.set()
+    waiting, completed = list(jobs), set[str]()
     failed: dict[str, StepError] = {}
     running: dict[Future[Ended], tuple[Job, float, float]] = {}
-    pool = ThreadPoolExecutor(together or 1)
+    pool = ThreadPoolExecutor(parallel or 1)
 
     def finished(job: Job, log: StepLog, seconds: float) -> None:
         state.finish(job, seconds)
         display.finish(job, log, seconds)
-        ended.add(job.step.name)
+        completed.add(job.step.name)
         done(job, False)
 
     def start() -> bool:
         """Start or skip the first step whose dependencies are done; return True if there was one."""
-        job = next((job for job in waiting if needs[job.step.name] <= ended), None)
-        if job is None or len(running) == together:
+        job = next((job for job in waiting if needs[job.step.name] <= completed), None)
+        if job is None or len(running) == parallel:
             return False
         waiting.remove(job)
         key = state.key(job)
         if not force and state.is_done(job, key):
             display.keep(job)
-            ended.add(job.step.name)
+            completed.add(job.step.name)
             done(job, True)
             return True
         resumed, before = state.begin(job, key)
         display.start(job, resumed=resumed, seconds=before)
         started = time.perf_counter()
-        if together is not None:
-            run = partial(_run_apart, job, str(state.folder), resume=resumed, threads=threads, wanted=wanted.is_set)
+        if parallel is not None:
+            run = partial(_run_process, job, str(state.folder), resume=resumed, threads=threads, active=active.is_set)
             running[pool.submit(run)] = job, started, before
             return True
         log = StepLog(state.folder, job.step.name)
@@ -130,48 +130,48 @@ def run_steps(
                     continue
                 failed[job.step.name] = failure = StepError(job.step, end.problem, end.code)
                 state.interrupt(job, seconds)
-                held = set(failed)
-                for one in waiting:
-                    held |= {one.step.name} if needs[one.step.name] & held else set()
-                others = len(running) + sum(one.step.name not in held for one in waiting)
+                blocked = set(failed)
+                for later in waiting:
+                    blocked |= {later.step.name} if needs[later.step.name] & blocked else set()
+                others = len(running) + sum(later.step.name not in blocked for later in waiting)
                 display.fail(job, log, failure, others=others)
     except BaseException as error:
-        wanted.clear()
+        active.clear()
         pool.shutdown(cancel_futures=True)
         for job, started, before in running.values():
             state.interrupt(job, before + time.perf_counter() - started)
-        if together is not None:
+        if parallel is not None:
             display.interrupt([job for job, _, _ in running.values()], error)
         raise
     pool.shutdown()
     display.show_kept()
     if failed:
         first, *rest = failed.values()
-        more = [f"Failed too: {shortlist(list(failed)[1:], 6)}."] if rest else []
+        more = [f"Also failed: {shortlist(list(failed)[1:], 6)}."] if rest else []
         if waiting:
-            more.append(f"Not run, since they need those: {shortlist([job.step.name for job in waiting], 6)}.")
+            more.append(f"Not run, because they depend on these: {shortlist([job.step.name for job in waiting], 6)}.")
         first.args = (" ".join([*first.args, *more]),)
         raise first
 
 
-def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Callable[[], bool]) -> Ended:
-    """Run a step in a separate process, as long as `wanted` returns True, and wait for its end."""
+def _run_process(job: Job, folder: str, *, resume: bool, threads: int, active: Callable[[], bool]) -> Ended:
+    """Run a step in a separate process, as long as `active` returns True, and wait for its end."""
     output = None if job.output is None else str(job.output)
     task: dict[str, Any] = {"name": job.step.name, "command": job.step.command, "words": job.words, "output": output}
     task |= {"folder": folder, "resume": resume, "strict": notices.strict()}
     # -P: do not import a user's folder with the name of one of our modules.
     command = [sys.executable, "-P", "-m", PROGRAM]
     environment = os.environ | dict.fromkeys(_THREADS, str(threads))
-    with tempfile.TemporaryFile("w+") as printed:
+    with tempfile.TemporaryFile("w+") as output_file:
         # A new session: Ctrl-C reaches only the run, which then ends its steps.
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=printed, start_new_session=True
+            command, env=environment, stdin=subprocess.PIPE, stdout=output_file, start_new_session=True
         )
         assert process.stdin is not None
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(task).encode() + b"\n")
             process.stdin.flush()
-        while wanted() and process.poll() is None:
+        while active() and process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.2)
         with suppress(OSError):
@@ -181,9 +181,9 @@ def _run_apart(job: Job, folder: str, *, resume: bool, threads: int, wanted: Cal
         except subprocess.TimeoutExpired:
             process.kill()
         code = process.wait()
-        printed.seek(0)
+        output_file.seek(0)
         try:
-            return Ended(**json.loads(printed.readlines()[-1]))
+            return Ended(**json.loads(output_file.readlines()[-1]))
         except (IndexError, TypeError, ValueError):
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return Ended(problem=f"its process {how}.{' Is there enough memory?' if code == -9 else ''}", code=1)
+            end = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            return Ended(problem=f"its process {end}.{' Is there enough memory?' if code == -9 else ''}", code=1)

@@ -56,7 +56,7 @@ class Section(dict[str, Any]):
         if value is None:
             self.fail(f"'{key}' is missing.")
         if not isinstance(value, type_):
-            self.fail(f"'{key}' is {value!r}, and should be {what}.", key)
+            self.fail(f"'{key}' is {value!r}, but should be {what}.", key)
         return value
 
     def section(self, key: str) -> Section:
@@ -67,14 +67,14 @@ class Section(dict[str, Any]):
         return section
 
 
-def join(base: Section, own: Mapping[str, Any]) -> Section:
-    """Merge two mappings: nested mappings are merged key by key; for other values, `own` wins."""
-    joined = Section(own.place if isinstance(own, Section) else base.place)
-    joined.places = base.places | (own.places if isinstance(own, Section) else {})
+def join(base: Section, changes: Mapping[str, Any]) -> Section:
+    """Merge two mappings: nested mappings are merged key by key; for other values, `changes` win."""
+    joined = Section(changes.place if isinstance(changes, Section) else base.place)
+    joined.places = base.places | (changes.places if isinstance(changes, Section) else {})
     joined |= base
-    for key, value in own.items():
-        before = base.get(key)
-        joined[key] = join(before, value) if isinstance(before, Section) and isinstance(value, Mapping) else value
+    for key, value in changes.items():
+        current = base.get(key)
+        joined[key] = join(current, value) if isinstance(current, Section) and isinstance(value, Mapping) else value
     return joined
 
 
@@ -95,29 +95,29 @@ def read_yaml(path: str | Path) -> Any:
         problem = f"broken YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
         line = mark.line + 1 if mark else None
     except RecursionError:
-        problem, line = "values are nested too deep. Write them flatter", 1
+        problem, line = "values are nested too deeply. Use fewer levels", 1
     msg = f"{problem}."
     raise DataError(msg, file=path, line=line)
 
 
-def _value(node: yaml.Node, file: str, left: Iterator[int]) -> Any:
-    if next(left, None) is None:
+def _value(node: yaml.Node, file: str, remaining: Iterator[int]) -> Any:
+    if next(remaining, None) is None:
         # Aliases are expanded at each occurrence.
         msg = f"the file has more than {_MOST_VALUES:,} values once its aliases (*name) are expanded. Use fewer."
         raise DataError(msg, file=file, line=node.start_mark.line + 1)
     if node.id == "scalar":
         return scalar(node.value) if node.style is None else node.value
     if node.id == "sequence":
-        return [_value(one, file, left) for one in node.value]
+        return [_value(item, file, remaining) for item in node.value]
     section = Section(Place(file, node.start_mark.line + 1))
     for key_node, value_node in node.value:
         key, line = key_node.value, key_node.start_mark.line + 1
         if key_node.id != "scalar" or key in section:
             msg = "a key of a mapping is not a plain name. Write it as text."
             if key_node.id == "scalar":
-                msg = f"'{key}' is here twice; the first is in line {section.places[key].line}. Remove one of them."
+                msg = f"'{key}' occurs twice, first in line {section.places[key].line}. Remove one of them."
             raise DataError(msg, file=file, line=line)
-        section[key], section.places[key] = _value(value_node, file, left), Place(file, line)
+        section[key], section.places[key] = _value(value_node, file, remaining), Place(file, line)
     return section
 
 
@@ -150,7 +150,7 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
                 raise OptionError(msg) from None
         parsed.append((key.strip() if equals else "", value))
         if not all(parsed[-1][0].split(".")):
-            msg = f"--set {setting!r} is not KEY=VALUE, such as pooler.layers=4,6 or epochs=3."
+            msg = f"--set {setting!r} is not of the form KEY=VALUE, such as pooler.layers=4,6 or epochs=3."
             raise OptionError(msg)
     return nested(parsed)
 
@@ -167,7 +167,7 @@ def nested(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
                 msg = f"--set '{key}': '{name}' has been set to {section!r} already, so it has no options."
                 raise OptionError(msg)
         if isinstance(section.get(last), dict):
-            msg = f"--set '{key}': options of '{key}' have been set already, so it cannot be one value."
+            msg = f"--set '{key}': options of '{key}' have been set already, so it cannot be a single value."
             raise OptionError(msg)
         section[last] = value
     return options

@@ -56,7 +56,7 @@ class State:
                 return
             msg = f"'{folder}' belongs to the recipe '{name}', not to '{recipe.name}'. Choose another --output."
         elif folder.is_dir() and any(folder.iterdir()):
-            msg = f"output folder '{folder}' exists already, and holds no run of a recipe. Choose another --output."
+            msg = f"output folder '{folder}' exists already, but contains no run of a recipe. Choose another --output."
         else:
             storage.check_output(folder)
             return
@@ -100,7 +100,7 @@ class State:
         self.steps[job.step.name] = entry
         # Steps of other runs first, then the order of the recipe, whatever the order in which steps ended.
         order = {step.name: place for place, step in enumerate(self.recipe.steps)}
-        self.steps = dict(sorted(self.steps.items(), key=lambda one: order.get(one[0], -1)))
+        self.steps = dict(sorted(self.steps.items(), key=lambda item: order.get(item[0], -1)))
         content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}
         storage.write_json(self.folder / STATE, content)
 
@@ -121,7 +121,8 @@ def _content(path: Path) -> str:
     if not path.is_dir():
         return storage.fingerprint_file(path)
     # For a checkpoint, only the weights count: the training log contains times.
-    return storage.recorded_fingerprint(path, "checkpoint") or storage.fingerprint_folder(path)
+    checkpoint = storage.read_manifest(path) if storage.kind_of(path) == "checkpoint" else {}
+    return checkpoint.get("fingerprint") or storage.fingerprint_folder(path)
 
 
 def _sizes(path: Path) -> str:

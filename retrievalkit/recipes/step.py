@@ -57,7 +57,7 @@ class Step:
         names = ((option, name) for option, value in self.options.items() for name in variables(value))
         return ((option, name.removeprefix(_STEP)) for option, name in names if name.startswith(_STEP))
 
-    def lacks(self) -> list[tuple[str, str]]:
+    def unset(self) -> list[tuple[str, str]]:
         """Return the unset values: (option, name)."""
         names = ((option, name) for option, value in self.options.items() for name in variables(value))
         return [(option, name) for option, name in names if not name.startswith(_STEP)]
@@ -94,7 +94,7 @@ class Values:
         self._open: list[str] = []
         self._filled: dict[str, Any] = {}
 
-    def given(self) -> dict[str, Any]:
+    def filled(self) -> dict[str, Any]:
         """Return all values, filled in; None for values that are unset or refer to an unset value."""
         filled = {name: self.look_up(name, self.values.place) for name in self.values}
         return {
@@ -114,11 +114,11 @@ class Values:
         optional = name.endswith("?")
         name = name.removesuffix("?").rstrip()
         if name not in self.values:
-            where = self.values.places.get(self._open[-1], place) if self._open else place
-            raise DataError(str(UnknownNameError("value", name, self.values)), **where._asdict())
+            location = self.values.places.get(self._open[-1], place) if self._open else place
+            raise DataError(str(UnknownNameError("value", name, self.values)), **location._asdict())
         if name in self._open:
-            circle = " -> ".join([*self._open, name])
-            self.values.fail(f"the value '{name}' refers to itself ({circle}).", name)
+            cycle = " -> ".join([*self._open, name])
+            self.values.fail(f"the value '{name}' refers to itself ({cycle}).", name)
         value = self.values[name]
         if value is None:
             return None if optional else f"${{{name}}}"
@@ -146,9 +146,9 @@ def fill(value: Any, variable: Callable[[str], Any]) -> Any:
             return variable(whole[1].strip())
         return _VARIABLE.sub(lambda match: _as_text(variable(match[1].strip())), value)
     if isinstance(value, list):
-        return [fill(one, variable) for one in value]
+        return [fill(item, variable) for item in value]
     if isinstance(value, Mapping):
-        return {key: fill(one, variable) for key, one in value.items()}
+        return {key: fill(item, variable) for key, item in value.items()}
     return value
 
 
@@ -169,8 +169,8 @@ def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from texts(one)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(item)
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
@@ -185,10 +185,10 @@ def in_order(steps: Iterable[Step]) -> list[Step]:
             if name not in known:
                 step.fail(str(UnknownNameError("step", name, known)), option)
             if known[name].output is None:
-                step.fail(f"step '{name}' has no output. Give it one.", option)
+                step.fail(f"step '{name}' has no output. Add 'output' to it.", option)
             if name in opened:
-                circle = " -> ".join([*opened[opened.index(name) :], name])
-                step.fail(f"it reads its own output ({circle}).", option)
+                cycle = " -> ".join([*opened[opened.index(name) :], name])
+                step.fail(f"it reads its own output ({cycle}).", option)
             if name not in ordered:
                 visit(known[name])
         ordered[opened.pop()] = step
@@ -217,12 +217,12 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     If the second names another component (loss, pooler ...), the settings of the first's component are dropped.
     """
     options: dict[str, Any] = {}
-    for given in (first, second):
-        named = {name.replace("-", "_"): value for name, value in given.items()}
+    for layer in (first, second):
+        renamed = {name.replace("-", "_"): value for name, value in layer.items()}
         if isinstance(options.get("set"), Mapping):
-            changed = [name for name in named if name in options and named[name] != options[name]]
+            changed = [name for name in renamed if name in options and renamed[name] != options[name]]
             options["set"] = {key: value for key, value in options["set"].items() if key.split(".")[0] not in changed}
-        for name, value in named.items():
+        for name, value in renamed.items():
             if name == "set" and isinstance(value, Mapping):
                 value = options.get("set", {}) | flatten(value)
             options[name] = value

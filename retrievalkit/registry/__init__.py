@@ -136,17 +136,17 @@ def _not_of_kind(kind: str, loaded: object) -> str:
         import click
 
         fits = isinstance(loaded, click.Command) or hasattr(loaded, "declaration")
-        problem = "no command. Decorate it with @retrievalkit.contracts.commands.command or @click.command()."
+        problem = "not a command. Decorate it with @retrievalkit.contracts.commands.command or @click.command()."
     elif kind == "check":
-        fits, problem = callable(loaded), "no function. Register a function that returns a list of Findings."
+        fits, problem = callable(loaded), "not a function. Register a function that returns a list of Findings."
     elif kind == "recipe":
-        fits, problem = isinstance(loaded, Path), "no Path. Register the folder of the recipes as a pathlib.Path."
+        fits, problem = isinstance(loaded, Path), "not a Path. Register the folder of the recipes as a pathlib.Path."
     else:
-        fits, problem = isinstance(loaded, type), "no class. Register the class of the component."
+        fits, problem = isinstance(loaded, type), "not a class. Register the class of the component."
         if isinstance(loaded, type) and kind in _BASES:
             base = getattr(importlib.import_module("retrievalkit.contracts"), _BASES[kind])
             fits = issubclass(loaded, base)
-            problem = f"no {base.__name__}. Extend retrievalkit.contracts.{base.__name__}."
+            problem = f"not a {base.__name__}. Extend retrievalkit.contracts.{base.__name__}."
     return "" if fits else problem
 
 
@@ -164,11 +164,11 @@ class Plugin:
 @contextlib.contextmanager
 def _staying() -> Iterator[None]:
     """Turn `os._exit` in a plugin's code into an error; processes that it forked still exit."""
-    end, here = os._exit, os.getpid()
+    exit_process, process = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
-        if os.getpid() != here:
-            end(status)
+        if os.getpid() != process:
+            exit_process(status)
         msg = f"os._exit({status})"
         raise SystemExit(msg)
 
@@ -176,7 +176,7 @@ def _staying() -> Iterator[None]:
     try:
         yield
     finally:
-        os._exit = end
+        os._exit = exit_process
 
 
 class Registry:
@@ -224,7 +224,7 @@ class Registry:
                 raise MissingDependencyError(DISTRIBUTIONS[name], f"the command '{name}'")
             raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
         if len(candidates) > 1:
-            owners = " and ".join(f"{one.distribution} {one.version}" for one in candidates)
+            owners = " and ".join(f"{owner.distribution} {owner.version}" for owner in candidates)
             msg = f"{kind} '{name}' is registered by both {owners}. Uninstall one, or choose with RKIT_PLUGINS."
             raise PluginError(msg)
         return candidates[0]
@@ -236,9 +236,9 @@ class Registry:
     def hint(self, kind: str, name: str) -> str:
         """Hint for an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
         near = self._kind(kind).get(nearest(name, self._kind(kind)) or "", [])
-        owners = [one for one in near if one.distribution != "retrievalkit"]
-        brought = [f"'{one.name}' comes with {one.distribution} {one.version}." for one in owners]
-        return " ".join(filter(None, [*brought, self.broken_plugins()]))
+        owners = [owner for owner in near if owner.distribution != "retrievalkit"]
+        origins = [f"'{owner.name}' comes with {owner.distribution} {owner.version}." for owner in owners]
+        return " ".join(filter(None, [*origins, self.broken_plugins()]))
 
     def _kind(self, kind: str) -> dict[str, list[Component]]:
         check_choice("kind of component", kind, self._components)
@@ -246,7 +246,7 @@ class Registry:
 
     def broken_plugins(self) -> str:
         """A sentence on the plugins that could not be loaded, with reasons; "" if there are none."""
-        broken = [f"{one.name} ({one.error})" for one in self.plugins if one.error]
+        broken = [f"{plugin.name} ({plugin.error})" for plugin in self.plugins if plugin.error]
         return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
 
 
@@ -256,14 +256,14 @@ def _check_contract(module: ModuleType) -> None:
     if declared is None:
         return
     if not isinstance(declared, str) or not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,2}", declared):
-        msg = f'its retrievalkit_contract is {declared!r}, and should be the text of a version, such as "1"'
+        msg = f'its retrievalkit_contract is {declared!r}, but should be the text of a version, such as "1"'
         raise PluginError(msg)
     wanted, ours = (tuple(map(int, text.split("."))) for text in (declared, hookspecs.VERSION))
     if wanted[0] == ours[0] and wanted[:2] <= ours[:2]:
         return
     other = "a newer retrievalkit" if wanted > ours else f"a version of the plugin for contract {ours[0]}"
     msg = (
-        f"it was written for contract {declared}, and retrievalkit {__version__} has contract {hookspecs.VERSION}. "
+        f"it was written for contract {declared}, but retrievalkit {__version__} has contract {hookspecs.VERSION}. "
         f"Install {other}."
     )
     raise PluginError(msg)
@@ -284,7 +284,7 @@ def _register(
         msg = f"the {kind} name {name!r} is not {style}"
     elif not isinstance(target, str) or not re.fullmatch(r"[\w.]+:\w+", target):
         msg = f"the target {target!r} of {kind} '{name}' is not an import string like 'package.module:Class'"
-    elif any((one.kind, one.name) == (kind, name) for one in plugin.components):
+    elif any((known.kind, known.name) == (kind, name) for known in plugin.components):
         msg = f"it registers the {kind} '{name}' twice"
     elif kind == "command" and name in hookspecs.BUILT_IN_COMMANDS:
         msg = f"it registers the command '{name}', which is a command of retrievalkit itself"
@@ -329,14 +329,14 @@ def read_file(path: Path) -> Plugin:
 def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
     """The entry points to load, with name and version of their distributions."""
     # A distribution appears once for each folder on the path with its metadata; the first is imported.
-    owned = ((one, *_owner(one)) for one in reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))))
-    found = {(one.name, owner): (one, owner, version) for one, owner, version in owned}
-    known = {name for name, _ in found}
+    declared = reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
+    points = {(point.name, owner[0]): (point, *owner) for point in declared for owner in (_owner(point),)}
+    known = {name for name, _ in points}
     wanted = os.environ.get("RKIT_PLUGINS")
     names = known if wanted is None else {part.strip() for part in wanted.split(",")} - {""}
     for name in sorted(names - known):
-        raise UnknownNameError("plugin", name, known, hint="RKIT_PLUGINS names plugins that are installed.")
-    return [found[key] for key in sorted(found) if key[0] in names]
+        raise UnknownNameError("plugin", name, known, hint="RKIT_PLUGINS lists names of installed plugins.")
+    return [points[key] for key in sorted(points) if key[0] in names]
 
 
 def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
@@ -344,10 +344,10 @@ def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
     if entry_point.dist is None:
         return "unknown", "unknown"
     text = entry_point.dist.read_text("METADATA") or ""
-    found = [re.search(rf"^{key}: *(\S+) *$", text, re.MULTILINE) for key in ("Name", "Version")]
-    if found[0] is None or found[1] is None:
+    matches = [re.search(rf"^{key}: *(\S+) *$", text, re.MULTILINE) for key in ("Name", "Version")]
+    if matches[0] is None or matches[1] is None:
         return entry_point.dist.name, entry_point.dist.version
-    return found[0][1], found[1][1]
+    return matches[0][1], matches[1][1]
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -355,7 +355,7 @@ def _load_file(path: Path) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         problem = "which is not a file that Python can import."
     elif not path.stem.isidentifier():
-        problem = f"and '{path.stem}' is no name of a Python module. Rename the file."
+        problem = f"and '{path.stem}' is not a valid module name. Rename the file."
     elif other := _other_module(path):
         problem = f"and {other} has the module name '{path.stem}' too. Rename the file."
     else:
@@ -426,7 +426,7 @@ def missing(made_by: Mapping[str, Any]) -> str:
         import shlex
 
         named = f"export RKIT_PLUGIN_FILES={shlex.quote(distribution)}"
-        return f"of the file '{distribution}', which is no plugin here. Name it: {named}"
+        return f"of the file '{distribution}', which is not loaded. Name it: {named}"
     return f"of {distribution} {version}, which is not installed. Install it: pip install {distribution}=={version}"
 
 
@@ -441,10 +441,10 @@ def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
     return component_class(*args, **check_options(f"{kind} '{name}'", component_class, options))
 
 
-def describe(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def describe(kind: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return name, distribution, version and all options (with defaults, which a later version may change)."""
-    found = component(kind, name)
-    component_class = found.load()
-    defaults = {one.name: one.default for one in options(component_class).values() if not one.required}
-    values = defaults | check_options(f"{kind} '{name}'", component_class, given)
-    return {"name": name, "options": values, "distribution": found.distribution, "version": found.version}
+    registered = component(kind, name)
+    component_class = registered.load()
+    defaults = {option.name: option.default for option in options(component_class).values() if not option.required}
+    values = defaults | check_options(f"{kind} '{name}'", component_class, settings)
+    return {"name": name, "options": values, "distribution": registered.distribution, "version": registered.version}

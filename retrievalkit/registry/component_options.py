@@ -68,8 +68,8 @@ def options(component_class: type) -> dict[str, Option]:
         )
         raise PluginError(msg) from error
     # Base classes first: a class documents its own options, and inherited options with another meaning.
-    documented = (*(one.__doc__ or "" for one in reversed(component_class.__mro__)), constructor.__doc__ or "")
-    described = {name: text for one in documented for name, text in _descriptions(inspect.cleandoc(one)).items()}
+    documented = (*(base.__doc__ or "" for base in reversed(component_class.__mro__)), constructor.__doc__ or "")
+    described = {name: text for doc in documented for name, text in _descriptions(inspect.cleandoc(doc)).items()}
     return {
         name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
         for name, parameter in inspect.signature(constructor).parameters.items()
@@ -91,8 +91,7 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
             listed = f"Its options: {shortlist(sorted(known))}." if known else "It has no options."
             msg = f"{owner} has no option '{name}'{offer} {listed}"
             raise OptionError(msg)
-    missing = [option.name for option in known.values() if option.required and option.name not in values]
-    if missing:
+    if missing := [option.name for option in known.values() if option.required and option.name not in values]:
         kind, of_component, name = owner.partition(" '")
         way = f" Set it: {how_to_set(kind, name.rstrip(chr(39)), missing[0], '...')}" if of_component else ""
         msg = f"{owner} needs the option '{missing[0]}'.{way}"
@@ -118,8 +117,8 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
         try:
             return adapter.validate_python(candidate)
         except pydantic.ValidationError as error:
-            problem = problem or "; ".join(dict.fromkeys(one["msg"] for one in error.errors()))
-    msg = f"{owner} cannot be {value!r}: {problem}. It takes {_type_name(annotation)}."
+            problem = problem or "; ".join(dict.fromkeys(detail["msg"] for detail in error.errors()))
+    msg = f"{owner} cannot be {value!r}: {problem}. Give a value of type {_type_name(annotation)}."
     raise OptionError(msg)
 
 
@@ -135,9 +134,9 @@ def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:
         OptionError: The text is not of this form.
     """
     match = _CALL.fullmatch(text) if len(text) <= _LONGEST_CALL else None
-    if match is not None and (given := _keywords(match[2] or "()")) is not None:
-        return match[1], given, int(match[3]) if match[3] else None
-    msg = f"'{text[:_LONGEST_CALL]}' is not written like NAME or NAME(option=value, other=value)."
+    if match is not None and (keywords := _keywords(match[2] or "()")) is not None:
+        return match[1], keywords, int(match[3]) if match[3] else None
+    msg = f"'{text[:_LONGEST_CALL]}' is not of the form NAME or NAME(option=value, other=value)."
     raise OptionError(msg)
 
 
@@ -147,15 +146,15 @@ def _keywords(arguments: str) -> dict[str, Any] | None:
         call = ast.parse(f"_{arguments}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None
-        given = {
-            one.arg: one.value.id if isinstance(one.value, ast.Name) else ast.literal_eval(one.value)
-            for one in call.keywords
+        values = {
+            keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
         }
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
-    if None in given or len(given) < len(call.keywords):
+    if None in values or len(values) < len(call.keywords):
         return None
-    return {str(name): value for name, value in given.items()}
+    return {str(name): value for name, value in values.items()}
 
 
 def _readings(annotation: Any, value: Any) -> Iterator[Any]:
@@ -182,7 +181,7 @@ def _takes_sequence(annotation: Any) -> bool:
 def _descriptions(docstring: str) -> dict[str, str]:
     """The `Args:` section of a Google-style docstring: name -> description on a single line."""
     _, _, section = docstring.partition("Args:\n")
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     name, indent = "", 0
     for line in section.splitlines():
         stripped = line.strip()
@@ -192,7 +191,7 @@ def _descriptions(docstring: str) -> dict[str, str]:
             break
         if depth == indent and (match := re.match(r"(\w+)(?: \([^)]*\))?:\s*(.*)", stripped)):
             name = match[1]
-            found[name] = match[2]
+            descriptions[name] = match[2]
         elif name and stripped:
-            found[name] += " " + stripped
-    return found
+            descriptions[name] += " " + stripped
+    return descriptions

@@ -18,8 +18,8 @@ METRICS = {
     "R": "Recall.",
     "RR": "Reciprocal rank of the first relevant document.",
     "Rprec": "Precision at as many documents as are relevant.",
-    "SetP": "Precision of all that was found.",
-    "Success": "Whether a relevant document was found.",
+    "SetP": "Precision of all retrieved documents.",
+    "Success": "1 if a relevant document is retrieved, else 0.",
     "nDCG": "Normalised discounted cumulative gain; the gain is the grade.",
 }
 """The usual metrics of ir-measures; its other metrics are accepted too."""

@@ -15,9 +15,9 @@ def lines(title: str, texts: Sequence[str]) -> str:
     return render(_PAGE, title=title, texts=texts)
 
 
-def hits(title: str, found: Sequence[Any]) -> str:
+def hits(title: str, results: Sequence[Any]) -> str:
     """Render hits (`rk.Hit`) with matching words highlighted, and explanations of their scores."""
-    return render(_PAGE, title=title, hits=found, texts=[])
+    return render(_PAGE, title=title, hits=results, texts=[])
 
 
 def table(

@@ -30,11 +30,11 @@ class Notices:
     # Hashes of the first truncated texts: epochs, indexes and explanations tokenise the same text again.
     texts: set[int] = field(default_factory=set)
 
-    def told(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return the warnings as sentences."""
         lengths = [
             f"{counted(count, kind)} had more than {counted(limit, 'tokens')} and {'was' if count == 1 else 'were'} "
-            f"cut, by {'up to ' * (count > 1)}{counted(most, 'tokens')}. Raise the maximum length if the model takes "
+            f"cut, by {'up to ' * (count > 1)}{counted(most, 'tokens')}. Raise the maximum length if the model accepts "
             f"more, or split {'it' if count == 1 else 'them'}."
             for (kind, limit), (count, most) in self.cut.items()
         ]
@@ -65,7 +65,7 @@ def collected(*, strict: bool = False) -> Iterator[None]:
         _commands.remove(notices)
     # In distributed training, only the main process prints them.
     if os.environ.get("RANK", "0") == "0":
-        for sentence in notices.told():
+        for sentence in notices.warnings():
             show(sentence)
 
 
@@ -86,7 +86,7 @@ def join(met: Notices) -> None:
     Raises:
         InputError: The command is strict, and there are warnings.
     """
-    check(*met.told())
+    check(*met.warnings())
     if met.sentences:
         note(*met.sentences)
     if not _commands:
@@ -155,11 +155,9 @@ def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) 
     if not count:
         return
     rest = f" and {count - len(first):,} more" if count > len(first) else ""
-    verb = "is" if count == 1 else "are"
-    note(
-        f"{count:,} of the {counted(among, kind)} of '{source}' {verb} empty: {', '.join(first)}{rest}. "
-        f"{'Fill it, or leave it' if count == 1 else 'Fill them, or leave them'} out."
-    )
+    verb, them = ("is", "it") if count == 1 else ("are", "them")
+    empty = f"{count:,} of the {counted(among, kind)} of '{source}' {verb} empty: {', '.join(first)}{rest}"
+    note(f"{empty}. Fill {them}, or leave {them} out.")
 
 
 class Blanks:

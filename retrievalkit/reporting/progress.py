@@ -91,11 +91,11 @@ class ProgressBar:
 
     def _with_time_left(self, now: float) -> str:
         """Return the counts, and the remaining time at the speed of this command, without earlier runs."""
-        fresh = self.done - self._before
-        if not self.total or fresh <= 0:
+        current = self.done - self._before
+        if not self.total or current <= 0:
             return self._counted()
-        left = (now - self._started) / fresh * max(0, self.total - self.done)
-        return f"{self._counted()}, {duration(left)} left"
+        remaining = (now - self._started) / current * max(0, self.total - self.done)
+        return f"{self._counted()}, {duration(remaining)} left"
 
     def _counted(self) -> str:
         return " ".join(filter(None, [self.label, self._counts()]))

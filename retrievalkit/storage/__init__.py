@@ -31,7 +31,6 @@ from retrievalkit.storage.manifest import (
     indexes_of,
     kind_of,
     read_manifest,
-    recorded_fingerprint,
     write_manifest,
 )
 from retrievalkit.storage.object_cache import PARTIAL, VECTORS, cache_folder, local, sent, store_of
@@ -59,9 +58,9 @@ __all__ = [
     "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input",
     "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named",
     "held", "indexes_of", "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local",
-    "named", "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "recorded_fingerprint",
-    "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
-    "write_file", "write_folder", "write_json", "write_manifest",
+    "named", "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "replaced_folder", "restore",
+    "scratch", "sent", "store_of", "verifying", "was_written", "work_folder", "write_file", "write_folder",
+    "write_json", "write_manifest",
 ]  # fmt: skip
 
 NEGATIVES = "negatives"

@@ -1,7 +1,7 @@
 """Untrusted JSON files: read and parsed within limits, and validated against a form.
 
-A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form does not name are allowed, since a
-later version may have added them. Values are not converted: "3" is not a number.
+A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form does not name are allowed, because
+a later version may have added them. Values are not converted: "3" is not a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from retrievalkit.errors import ArtifactError
 
 MOST_BYTES = 1 << 26
-"""Size limit of a document: a manifest of 100,000 files has a quarter of it."""
+"""Size limit of a document: a manifest of 100,000 files takes a quarter of it."""
 
 _SHOWN = 60
 
@@ -67,7 +67,7 @@ def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_B
             else:
                 value = loads_json(content, nan=nan)
         else:
-            problem = "cannot be read (it is no regular file)"
+            problem = "cannot be read (it is not a regular file)"
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     except ValueError as error:
@@ -109,7 +109,7 @@ def _problem(error: Any) -> str:
     if place[-1:] == ["[key]"]:
         subject = f"the name {_shown(value)}" + (f" in {_place(place[:-2])}" if place[:-2] else "")
     else:
-        subject = f"{_place(place)} is {_shown(value)}, and" if place else f"it is {_shown(value)}, and"
+        subject = f"{_place(place) if place else 'it'} is {_shown(value)}, but"
     expected = re.sub(r"^(Value error, |\w+ (?=should ))", "", expected)
     return f"{subject} {expected[:1].lower()}{expected[1:]}".rstrip(".")
 

@@ -86,10 +86,10 @@ def check_own_files(folder: str | Path) -> None:
     homes = [root, *(place.parent / "blobs" for place in list(root.parents)[:2] if place.name == "snapshots")]
     for path in sorted(path for pattern in ("[!.]*", "[!.]*/[!.]*") for path in Path(folder).glob(pattern)):
         if not path.is_file() and not path.is_dir() and path.exists():
-            msg = f"'{path}' is no regular file: '{folder}' is damaged. Remove it, or copy the model again."
+            msg = f"'{path}' is not a regular file: '{folder}' is damaged. Remove it, or copy the model again."
             raise ArtifactError(msg)
         if path.is_symlink() and path.exists() and not any(path.resolve().is_relative_to(home) for home in homes):
-            msg = f"'{path}' is a link that leads out of the folder, to '{path.resolve()}'. Replace it by the file."
+            msg = f"'{path}' is a link to '{path.resolve()}', outside of the folder. Replace it by the file."
             raise ArtifactError(msg)
 
 
@@ -98,7 +98,7 @@ def inside(folder: str | Path, name: str) -> Path:
     path = Path(folder) / name
     if is_inner_name(name) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         return path
-    msg = f"{name!r} leads out of the folder '{folder}', to which it should belong. Do without this copy."
+    msg = f"{name!r} leads out of the folder '{folder}', which lists it. Get another copy of the folder."
     raise ArtifactError(msg)
 
 
@@ -141,16 +141,16 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
     for name, entry in files.items():
         path, problem = folder / name, ""
         try:
-            found = path.stat()
+            status = path.stat()
         except (OSError, ValueError):
             problem = "is missing"
         else:
-            if not stat.S_ISREG(found.st_mode):
-                problem = "is no regular file"
+            if not stat.S_ISREG(status.st_mode):
+                problem = "is not a regular file"
             elif not os.path.realpath(path).startswith(root):
                 problem = "lies outside of its folder"
-            elif found.st_size != entry["bytes"]:
-                problem = f"has {found.st_size:,} bytes instead of {entry['bytes']:,}"
+            elif status.st_size != entry["bytes"]:
+                problem = f"has {status.st_size:,} bytes instead of {entry['bytes']:,}"
         if problem:
             msg = f"'{path}' {problem}: '{folder}' is damaged. {remedy}"
             raise ArtifactError(msg)
@@ -174,7 +174,7 @@ def check_unlisted(folder: str | Path, files: Files, *, skip: tuple[str, ...] = 
     holding = {parent.as_posix() for path in listed for parent in path.parents}
     for name in _names(Path(folder), skip, lambda inner: f"{inner}/{MANIFEST}" in files and inner not in holding):
         if name not in files:
-            msg = f"'{Path(folder) / name}' is no file of '{folder}', whose list lacks it. Remove it. {remedy}"
+            msg = f"'{Path(folder) / name}' is not listed in the manifest of '{folder}'. Remove it. {remedy}"
             raise ArtifactError(msg)
 
 
@@ -184,21 +184,21 @@ def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...],
     recorded, files = manifest.get("fingerprint"), manifest.get("files")
     if files is None:
         check_own_files(folder)
-        found = fingerprint_folder(folder, skip=skip)
+        fingerprint = fingerprint_folder(folder, skip=skip)
     else:
         check_unlisted(folder, files, skip=skip, remedy=remedy)
         check_files(folder, files, remedy=remedy)
-        found = fingerprint_files(files)
-    if recorded is not None and found != recorded:
-        prints = f"its fingerprint is {found[:12]}, and its {MANIFEST} says {recorded[:12]}"
+        fingerprint = fingerprint_files(files)
+    if recorded is not None and fingerprint != recorded:
+        prints = f"its fingerprint is {fingerprint[:12]}, but {recorded[:12]} in its {MANIFEST}"
         msg = f"'{folder}' was altered: {prints}. {remedy}"
         raise ArtifactError(msg)
-    return found
+    return fingerprint
 
 
 def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bool]) -> list[str]:
     """The files of a folder, and links to folders; of a subfolder with a manifest of its files, only the manifest."""
-    found: list[str] = []
+    names: list[str] = []
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder)
         if not inside.parts:
@@ -206,8 +206,8 @@ def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bo
         elif is_described(inside.as_posix()):
             files, folders[:] = [name for name in files if name == MANIFEST], []
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        found += [(inside / name).as_posix() for name in [*files, *links]]
-    return sorted(name for name in found if not any(part in skip or part[0] == "." for part in name.split("/")))
+        names += [(inside / name).as_posix() for name in [*files, *links]]
+    return sorted(name for name in names if not any(part in skip or part[0] == "." for part in name.split("/")))
 
 
 def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Counter], Result]) -> dict[str, Result]:
@@ -216,14 +216,14 @@ def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Cou
     Args:
         label: Label of the progress bar.
         sizes: The bytes of each file.
-        work: Called with the name of a file, and a function to report the bytes read, which raises once the work was
-            interrupted or failed elsewhere, to avoid waiting for a large file.
+        work: Called with a file's name and a function to report the bytes read, which raises after an interruption or
+            a failure in another thread, to avoid waiting for a large file.
     """
     from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 
     from retrievalkit.reporting.progress import ProgressBar
 
-    begun, done, stopped, lock = time.monotonic(), 0, False, threading.Lock()
+    started, done, stopped, lock = time.monotonic(), 0, False, threading.Lock()
 
     def count(read: int) -> None:
         nonlocal done
@@ -237,14 +237,14 @@ def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Cou
         bar, shown = None, os.environ.get("RANK", "0") == "0"  # with torchrun, only by the first process
         try:
             while wait(running.values(), 0.2, FIRST_EXCEPTION).not_done:
-                if any(one.done() and one.exception() for one in running.values()):
+                if any(future.done() and future.exception() for future in running.values()):
                     break
-                if shown and bar is None and time.monotonic() - begun >= _SILENT_SECONDS:
+                if shown and bar is None and time.monotonic() - started >= _SILENT_SECONDS:
                     total = -(-sum(sizes.values()) // _MEGABYTE)
                     bar = stack.enter_context(ProgressBar(label, total, unit="MB", done=done // _MEGABYTE))
                 if bar is not None:
                     bar.update(done // _MEGABYTE)
-            return {name: one.result() for name, one in running.items()}
+            return {name: future.result() for name, future in running.items()}
         except BaseException:
             stopped = True
             pool.shutdown(cancel_futures=True)

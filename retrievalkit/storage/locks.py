@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.places import check_parents, is_stream, place_of
 
-_LACKING = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of file systems without locks, such as some on clusters."""
 
 _held: dict[Path, FileLock] = {}
@@ -46,13 +46,13 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
         yield
         return
     check_parents(lock.parent, output)
-    made = [one for one in (lock.parent, *lock.parent.parents) if not one.exists()]
+    created = [folder for folder in (lock.parent, *lock.parent.parents) if not folder.exists()]
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _locked(lock, output, wait=wait):
             yield
     finally:
-        for folder in made:
+        for folder in created:
             # Only if nothing was written.
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -81,9 +81,9 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         raise ArtifactError(msg) from None
     except OSError as error:
         if os.path.islink(path) or path.is_dir():
-            msg = f"'{path}' is in the way: the lock of '{output}' is a file of that name. Remove it."
+            msg = f"'{path}' is needed as the lock file of '{output}', but it is a link or a folder. Remove it."
             raise ArtifactError(msg) from error
-        if error.errno not in _LACKING:
+        if error.errno not in _NO_LOCKS:
             raise
         path.unlink(missing_ok=True)
         click.echo(

@@ -19,7 +19,7 @@ FORMAT = 1
 
 _KIND = re.compile(r"[A-Za-z][\w-]{0,63}")
 _VERSIONED = ("retrievalkit", "torch", "transformers")
-_DO = "Copy the folder again, or make it anew."
+_DO = "Copy the folder again, or write it again."
 
 
 def write_manifest(
@@ -63,17 +63,17 @@ def add_to_manifest(folder: str | Path, **entries: Any) -> None:
 def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]:
     """Read a folder's manifest, checked against the form of its kind (see `storage.schemas`)."""
     folder = Path(folder)
-    wanted = "an rkit folder" if kind is None else f"{_article(kind)} folder"
+    expected = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
-        msg = f"'{folder}' does not exist; {wanted} was expected."
+        msg = f"'{folder}' does not exist; {expected} was expected."
         raise ArtifactError(msg)
     manifest = _opened(folder)
     if manifest is None:
-        msg = f"'{folder}' is not {wanted}: it has no readable {MANIFEST}."
+        msg = f"'{folder}' is not {expected}: it has no readable {MANIFEST}."
         raise ArtifactError(msg)
-    found = manifest["kind"]
-    if kind is not None and found != kind:
-        msg = f"'{folder}' is {_article(found)} folder, and {_article(kind)} folder was expected."
+    actual = manifest["kind"]
+    if kind is not None and actual != kind:
+        msg = f"'{folder}' is {_article(actual)} folder, but {_article(kind)} folder was expected."
         raise ArtifactError(msg)
     form = manifest.get("format", 0)
     if isinstance(form, int) and form > FORMAT:
@@ -81,7 +81,7 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
         raise ArtifactError(msg)
     from retrievalkit.storage import schemas
 
-    check_document(manifest, schemas.KINDS.get(found, schemas.Manifest), file=folder / MANIFEST, do=_DO)
+    check_document(manifest, schemas.KINDS.get(actual, schemas.Manifest), file=folder / MANIFEST, do=_DO)
     return manifest
 
 
@@ -101,24 +101,18 @@ def _opened(folder: Path) -> dict[str, Any] | None:
     return manifest if isinstance(kind, str) and _KIND.fullmatch(kind) else None
 
 
-def recorded_fingerprint(folder: str | Path, kind: str) -> str | None:
-    """The fingerprint in the manifest of a folder of this kind; None if it is of another kind, or has none."""
-    recorded = read_manifest(folder).get("fingerprint") if kind_of(folder) == kind else None
-    return recorded if isinstance(recorded, str) else None
-
-
 def indexes_of(places: Any) -> tuple[Any, ...]:
     """Places of indexes; a collection, which follows a folder (`rkit sync`), is replaced by its indexes."""
-    found: list[Any] = []
+    indexes: list[Any] = []
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None
         if isinstance(place, str | os.PathLike) and kind_of(folder := Path(place)) == "collection":
             names = read_manifest(folder, "collection").get("indexes")
         if names == []:
-            msg = f"'{place}' has no index yet: its first sync did not end. Run it again: rkit sync FOLDER {place}"
+            msg = f"'{place}' has no index yet: its first sync did not finish. Run it again: rkit sync FOLDER {place}"
             raise ArtifactError(msg)
-        found += [place] if names is None else [os.path.join(place, name) for name in names]
-    return tuple(found)
+        indexes += [place] if names is None else [os.path.join(place, name) for name in names]
+    return tuple(indexes)
 
 
 def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:

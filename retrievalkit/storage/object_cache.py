@@ -63,9 +63,9 @@ def local(place: str | Path) -> str | Path:
             _fetch_folder(store, copy, names)
         else:
             _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
-    for one in home.iterdir():  # earlier states of the object, unless used in the last day
-        if one != copy.parent and time.time() - one.stat().st_mtime > _A_DAY:
-            shutil.rmtree(one, ignore_errors=True)
+    for state_folder in home.iterdir():  # earlier states of the object, unless used in the last day
+        if state_folder != copy.parent and time.time() - state_folder.stat().st_mtime > _A_DAY:
+            shutil.rmtree(state_folder, ignore_errors=True)
     return copy
 
 
@@ -98,10 +98,10 @@ def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
         msg = f"output folder '{store.url}' exists already. Choose another --output, or replace it with --overwrite."
         raise ArtifactError(msg)
     if existing and MANIFEST not in existing and not any(name.startswith(f"{PARTIAL}/") for name in existing):
-        msg = f"'{store.url}' holds objects and no {MANIFEST}, so rkit leaves it alone. Choose another --output."
+        msg = f"'{store.url}' contains objects but no {MANIFEST}, so rkit did not write it. Choose another --output."
         raise ArtifactError(msg)
     if place.exists():
-        msg = f"an output for '{url}', which the store does not have, is in {_hidden(place)}. Move or remove it."
+        msg = f"an unsent output for '{url}' is in {_hidden(place)}. Move or remove it."
         raise ArtifactError(msg)
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -145,10 +145,10 @@ def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
     except ArtifactError as error:
         msg = f"{error} The output is complete, in {_hidden(place)}: move it from there."
         raise ArtifactError(msg) from error
-    kept = {name.partition("/")[2] for name in names if name.startswith(f"{place.name}/")}
+    current = {name.partition("/")[2] for name in names if name.startswith(f"{place.name}/")}
     if place.is_dir():
-        kept |= set(read_manifest(place).get("files", ())) if kind_of(place) else set()
-        store.remove([name for name in store.names() if name not in kept and (name in existing or name[0] == ".")])
+        current |= set(read_manifest(place).get("files", ())) if kind_of(place) else set()
+        store.remove([name for name in store.names() if name not in current and (name in existing or name[0] == ".")])
     for path in home.iterdir():
         discard(path)
 
@@ -171,12 +171,12 @@ def _fetch_folder(store: Store, folder: Path, names: Mapping[str, int] | None) -
             names = store.names()
         if manifest.get("kind") == "vectors":
             names = {name: size for name, size in names.items() if not fnmatchcase(name, VECTORS)}
-    within = {name.removesuffix(f"/{MANIFEST}") for name in names if name.endswith(f"/{MANIFEST}")}
-    within = {one for one in within if not any(one.startswith(f"{other}/") for other in within)}
-    own = {name: size for name, size in names.items() if not any(name.startswith(f"{one}/") for one in within)}
-    _fetch(store, folder, {name: size for name, size in own.items() if name != MANIFEST or not listed}, listed)
-    for one in sorted(within):
-        _fetch_folder(store.below(one), folder / one, None)
+    nested = {name.removesuffix(f"/{MANIFEST}") for name in names if name.endswith(f"/{MANIFEST}")}
+    nested = {inner for inner in nested if not any(inner.startswith(f"{outer}/") for outer in nested)}
+    direct = {name: size for name, size in names.items() if not any(name.startswith(f"{inner}/") for inner in nested)}
+    _fetch(store, folder, {name: size for name, size in direct.items() if name != MANIFEST or not listed}, listed)
+    for inner in sorted(nested):
+        _fetch_folder(store.below(inner), folder / inner, None)
     (folder / _ORIGIN).write_text(json.dumps({"url": store.url}), encoding="utf-8")
 
 
@@ -184,7 +184,7 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
     """Copy the missing objects, each atomically, and compared with its checksum if there is one."""
     for name in names:
         if not is_inner_name(name):
-            msg = f"'{store.url}' holds an object {name!r:.200}, which cannot be the name of a file here. Remove it."
+            msg = f"'{store.url}' contains an object {name!r:.200}, which is not a valid file name. Remove it."
             raise ArtifactError(msg)
 
     def fetch(name: str, count: Counter) -> None:
@@ -195,15 +195,15 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
             store.fetch(name, staging)
         if name in listed and describe_file(staging) != listed[name]:
             staging.unlink()
-            msg = f"'{store.url}/{name}' is not what its {MANIFEST} says: it is damaged, or is being replaced. Run the "
-            msg += "command again, or write it anew."
+            msg = f"'{store.url}/{name}' does not match its {MANIFEST}: it is damaged, or being replaced. Run the "
+            msg += "command again, or write the folder again."
             raise ArtifactError(msg)
         staging.replace(target)
         count(names[name])
 
-    there = {name: folder / name for name in names}
-    lacking = [name for name, path in there.items() if not path.exists() or path.stat().st_size != names[name]]
-    for_each_file(f"fetch '{store.url}'", {name: names[name] for name in lacking}, fetch)
+    paths = {name: folder / name for name in names}
+    missing = [name for name, path in paths.items() if not path.exists() or path.stat().st_size != names[name]]
+    for_each_file(f"fetch '{store.url}'", {name: names[name] for name in missing}, fetch)
 
 
 def cache_folder(kind: str) -> Path:

@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors: the disk is full, the user's quota is used up, or the file has reached a limit."""
 
-_NEXT_TO_NOTHING = 1 << 16
+_ALMOST_FULL = 1 << 16
 _CUT_OFF = re.compile(r"requested and \d+ written|file write failed|failed writing|unexpected pos|write error")
 """Messages of numpy, torch and faiss when they cannot write a file."""
 
@@ -50,10 +50,10 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
             with full_disk_named(staging):
                 yield staging
         except BaseException as error:
-            kept = keep_partial and not isinstance(error, InputError)
-            if not kept:
+            keep = keep_partial and not isinstance(error, InputError)
+            if not keep:
                 shutil.rmtree(staging, ignore_errors=True)
-            _note(error, path, staging if kept else None)
+            _note(error, path, staging if keep else None)
             raise
         with _naming(staging, path):
             _replace_folder(place_of(path), staging)
@@ -118,7 +118,7 @@ def _naming(staging: Path, path: str | Path) -> Iterator[None]:
     except OSError as error:
         where = f"It is at '{staging}': move it from there" if staging.exists() else "Run the command again"
         msg = (
-            f"'{path}' was complete, but could not get its name ({error.strerror or error}). {where} before any other "
+            f"'{path}' is complete, but could not be renamed ({error.strerror or error}). {where} before another "
             f"command writes there, or choose another --output."
         )
         raise RetrievalkitError(msg) from error
@@ -147,13 +147,13 @@ def check_output(path: str | Path, *, overwrite: bool = False) -> None:
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return
     if not place.is_dir():
-        msg = f"output '{path}' is a file, but a folder is to be written there. Choose another --output."
+        msg = f"output '{path}' is a file, but a folder is written there. Choose another --output."
         raise ArtifactError(msg)
     if not overwrite:
         msg = f"output folder '{path}' exists already. Choose another --output, or replace it with --overwrite."
         raise ArtifactError(msg)
     if not (place / MANIFEST).exists():
-        msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite leaves it alone. Remove it."
+        msg = f"'{path}' was not written by rkit (it has no {MANIFEST}), so --overwrite does not replace it. Remove it."
         raise ArtifactError(msg)
 
 
@@ -164,7 +164,7 @@ def scratch() -> Iterator[Path]:
         try:
             yield Path(folder)
         except RetrievalkitError as error:
-            # The caller does not know the folder, which is gone when the message is read.
+            # The folder no longer exists when the message is read.
             error.args = (str(error).replace(f"{folder}{os.sep}", ""),)
             raise
 
@@ -211,15 +211,15 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
         staging.write_text(text + "\n", encoding="utf-8")
 
 
-def _note(error: BaseException, path: str | Path, kept: Path | None = None) -> None:
+def _note(error: BaseException, path: str | Path, partial: Path | None = None) -> None:
     """Add a note to an exception on what is left of an output; the innermost note wins."""
     if getattr(error, "__notes__", None):
         return
-    if kept is not None and kept.is_dir():
-        left = "what was finished is kept: run the same command again to go on from there."
+    if partial is not None and partial.is_dir():
+        note = "finished parts are kept: run the same command again to continue."
     else:
-        left = f"nothing was written to '{path}'."
-    error.add_note(f"Interrupted; {left}" if isinstance(error, KeyboardInterrupt) else left.capitalize())
+        note = f"nothing was written to '{path}'."
+    error.add_note(f"Interrupted; {note}" if isinstance(error, KeyboardInterrupt) else note[0].upper() + note[1:])
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def _reason(error: Exception, place: Path) -> int | None:
         if os.strerror(number) in text:
             return number
     with suppress(OSError):
-        if shutil.disk_usage(place if place.exists() else place.parent).free < _NEXT_TO_NOTHING:
+        if shutil.disk_usage(place if place.exists() else place.parent).free < _ALMOST_FULL:
             return errno.ENOSPC
     if any(map(_at_limit, _files(place))):
         return errno.EFBIG
@@ -279,4 +279,4 @@ def _at_limit(file: Path) -> bool:
 
 
 def _files(place: Path) -> list[Path]:
-    return [one for one in place.rglob("*") if one.is_file()] if place.is_dir() else [place] if place.exists() else []
+    return [path for path in ([place, *place.rglob("*")] if place.is_dir() else [place]) if path.is_file()]

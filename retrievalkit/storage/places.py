@@ -46,14 +46,14 @@ def place_of(path: str | Path) -> Path:
     """The absolute place of an output, with links resolved, so that a link itself is never replaced."""
     text = os.fspath(path)
     if is_address(text):
-        msg = f"this command cannot write to a store, '{text}'. Choose a folder of this machine, and copy it there."
+        msg = f"this command cannot write to a store, '{text}'. Write to a local folder, and copy it to the store."
         raise ArtifactError(msg)
     try:
         longest = max(len(name.encode()) for name in text.split(os.sep))
     except UnicodeEncodeError:
-        problem = "holds bytes that are no text"
+        problem = "contains bytes that are not text"
     else:
-        problem = f"has a name of {longest} bytes, and {_LONGEST_NAME} are allowed" if longest > _LONGEST_NAME else ""
+        problem = f"has a name of {longest} bytes, more than {_LONGEST_NAME}" if longest > _LONGEST_NAME else ""
     if problem or not text:
         msg = f"output {text[:100]!r} {problem or 'is empty'}. Choose another --output."
         raise ArtifactError(msg)
@@ -107,18 +107,15 @@ def check_output_file(path: str | Path, *, stream: bool = False) -> None:
     if not through:
         place_of(path)
     if os.path.isdir(path):
-        msg = f"output '{path}' is a folder, and a file is to be written there. Choose another --output."
+        msg = f"output '{path}' is a folder, but a file is written there. Choose another --output."
         raise ArtifactError(msg)
     if through and not stream:
-        msg = (
-            f"output '{path}' is a pipe or a device, but further files are written beside this output. Choose the "
-            "name of a file as --output."
-        )
+        msg = f"output '{path}' is a pipe or a device, but other files are written next to it. Choose a file."
         raise ArtifactError(msg)
     if not through and os.path.exists(path) and not os.path.isfile(path):
         mode = os.stat(path).st_mode
         kind = "block device" if stat.S_ISBLK(mode) else "socket" if stat.S_ISSOCK(mode) else "special file"
-        msg = f"output '{path}' is a {kind}, and a file is to be written there. Choose another --output."
+        msg = f"output '{path}' is a {kind}, but a file is written there. Choose another --output."
         raise ArtifactError(msg)
 
 

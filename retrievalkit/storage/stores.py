@@ -36,8 +36,8 @@ class Store:
         parts = urlsplit(self.url)
         if "@" in parts.netloc:
             msg = (
-                f"'{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path}' holds a user or a password. "
-                "Leave them out, and give them as the store's own tools take them (environment, file of credentials)."
+                f"'{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path}' contains a user or a "
+                "password. Leave them out, and set them as for the store's own tools (environment, credentials file)."
             )
             raise InputError(msg)
         self._files, self._root = _file_system(parts.scheme, self.url)
@@ -63,9 +63,9 @@ class Store:
     def names(self) -> dict[str, int]:
         """The objects below this folder: name relative to it -> size; {} if there are none."""
         with self._reaching("listed"):
-            found = self._files.find(self._root, detail=True)
+            entries = self._files.find(self._root, detail=True)
         root = f"{self._root}/"
-        inner = {path[len(root) :]: entry for path, entry in found.items() if path.startswith(root)}
+        inner = {path[len(root) :]: entry for path, entry in entries.items() if path.startswith(root)}
         # Some tools represent folders by empty objects.
         return {name: int(entry["size"]) for name, entry in inner.items() if name and not name.endswith("/")}
 
@@ -88,15 +88,15 @@ class Store:
         """Byte ranges of objects: (name, start, end), end excluded."""
         paths = [self._path(name) for name, _, _ in wanted]
         with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
-            found = self._files.cat_ranges(paths, [one[1] for one in wanted], [one[2] for one in wanted])
-        for (name, start, end), data in zip(wanted, found, strict=True):
+            chunks = self._files.cat_ranges(paths, [start for _, start, _ in wanted], [end for *_, end in wanted])
+        for (name, start, end), data in zip(wanted, chunks, strict=True):
             with self._reaching("read", name):
                 if isinstance(data, Exception):
                     raise data
             if len(data) != end - start:
-                msg = f"'{self.url}/{name}' has no bytes {start:,} to {end:,}: it was changed. Run the command again."
+                msg = f"'{self.url}/{name}' has no bytes {start:,} to {end:,}: it has changed. Run the command again."
                 raise ArtifactError(msg)
-        return [bytes(data) for data in found]
+        return [bytes(data) for data in chunks]
 
     def fetch(self, name: str, target: Path) -> None:
         """Copy an object to a file."""
@@ -119,7 +119,7 @@ class Store:
         return f"{self._root}/{name}" if name else self._root
 
     @contextmanager
-    def _reaching(self, done: str, name: str = "") -> Iterator[None]:
+    def _reaching(self, verb: str, name: str = "") -> Iterator[None]:
         """Turn errors of the libraries, of dozens of types, into one message."""
         try:
             yield
@@ -131,7 +131,7 @@ class Store:
                 if error.errno in NO_ROOM or (isinstance(file, str) and os.path.isabs(file) and os.path.lexists(file)):
                     raise  # about a local file
             url = f"{self.url}/{name}" if name else self.url
-            msg = f"'{url}' could not be {done}: {_reason(error)}"
+            msg = f"'{url}' could not be {verb}: {_reason(error)}"
             raise ArtifactError(msg) from error
 
 
@@ -140,22 +140,22 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
 
     try:
         options = {"auto_mkdir": True} if scheme in ("file", "local") else {"use_listings_cache": False}
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+        result: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
         package, extra = _EXTRAS.get(scheme, (getattr(error, "name", None) or f"of {scheme}://", None))
         raise MissingDependencyError(package, f"'{url}'", extra and f"'{extra}'") from error
     except ValueError as error:
         close = nearest(scheme, fsspec.available_protocols())
         offer = f"; did you mean '{close}://'?" if close and close != scheme else "."
-        msg = f"'{url}' is in no store that is known ({error}){offer} Known are s3://, gs:// and others of fsspec."
+        msg = f"'{url}' is not in a known store ({error}){offer} Known: s3://, gs:// and all others of fsspec."
         raise InputError(msg) from error
-    return found
+    return result
 
 
 def _reason(error: Exception) -> str:
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_REASON]}".rstrip(".")
     if isinstance(error, FileNotFoundError):
-        return "there is no such bucket, folder or object (any more). Check the address."
+        return "the bucket, folder or object does not exist. Check the address."
     if isinstance(error, PermissionError) or "Credentials" in text:
-        return f"access is denied ({text}). Check the credentials, and what they allow."
+        return f"access is denied ({text}). Check the credentials and their permissions."
     return f"{text}. Check the address, the network and the endpoint, and run the command again."

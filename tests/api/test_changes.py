@@ -78,7 +78,7 @@ def test_vectors_with_their_passages(index, model, passages, queries, dense):
 @pytest.mark.parametrize(
     ("mistake", "error", "message"),
     [
-        (lambda index: index.add(["a text"]), DataError, "it has no id, and would replace"),
+        (lambda index: index.add(["a text"]), DataError, "the row has no id"),
         (lambda index: index.add(ROWS), InputError, "the vectors have no ids"),
         (lambda index: index.add(), InputError, "there is nothing to add"),
         (lambda index: index.add(rk.Vectors.of(ROWS, "xyz")), ArtifactError, "of size 2"),

@@ -109,20 +109,20 @@ def test_examples_of_every_kind():
         *(
             (open_corpus, given.passages, data, message)
             for data, message in [
-                (5, "passages of the type int are unknown. Give the address"),
-                ([5], "row 1 of the passages: the row is 5, and should be a text or a dict."),
+                (5, "cannot read passages from int, which is not a supported type. Give the address"),
+                ([5], "row 1 of the passages: the row is 5, but should be a text or a dict."),
                 ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
                 ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),
                 ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
                 ([], "the passages: the corpus is empty"),
-                ("where is Rome", "Give texts in a list"),
+                ("where is Rome", "Pass texts in a list"),
                 (datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}), "Choose a split: data['train']"),
                 (pandas.DataFrame({"text": ["a", 3]}), "the table of passages cannot be read"),
             ]
         ),
         (read_qrels, given.judgements, {"q": "d"}, "the judgements of query 'q' are 'd'"),
         (read_qrels, given.judgements, {"q": {"d": 0.5}}, "row 1 of the judgements: the grade is 0.5"),
-        (read_examples, given.examples, ["x"], "row 1 of the examples: the row is 'x', and should be a dict"),
+        (read_examples, given.examples, ["x"], "row 1 of the examples: the row is 'x', but should be a dict"),
     ],
 )
 def test_what_is_wrong_is_named(read, kind, data, message):

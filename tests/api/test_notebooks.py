@@ -90,10 +90,10 @@ def test_a_run_comes_from_dicts_pairs_and_tables():
     ("data", "message"),
     [
         ({"q": 5}, "the hits of query 'q' are 5"),
-        ({"q": {"d": "high"}}, "the hits of query 'q' are .*with numbers as scores"),
+        ({"q": {"d": "high"}}, "the hits of query 'q' are .*Give a dict document -> score"),
         ({"q": [("d", 1), ("d", 2)]}, "query 'q' has a document twice"),
         ([{"query_id": "q", "score": 1}], "row 1 of the run: the row has no document_id"),
-        (5, "run of the type int"),
+        (5, "cannot read run from int"),
     ],
 )
 def test_a_wrong_run_is_refused(data, message):

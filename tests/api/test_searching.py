@@ -134,8 +134,8 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
     ("mistake", "error", "message"),
     [
         (lambda index, _: index.search(""), InputError, "the query is empty"),
-        (lambda index, _: index.search([]), DataError, "there is no query in it"),
-        (lambda index, _: index.search(5), InputError, "queries of the type int are unknown"),
+        (lambda index, _: index.search([]), DataError, "it contains no queries"),
+        (lambda index, _: index.search(5), InputError, "cannot read queries from int"),
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),
         (lambda index, _: index.search("peru", k=1.5), OptionError, "k is 1.5"),
         (lambda index, _: rk.Index.open(index.folder, presicion="fp32"), OptionError, "did you mean 'precision'"),

@@ -143,7 +143,7 @@ NO_COMMAND = GREET.replace('@command("greet-me", GreetOptions)', "")
         (COMMAND.format(name="greet-me", module="no_such_module"), "No module named 'no_such_module'"),
         (COMMAND.format(name="greet-me", module="no_such_module"), "command 'greet-me' of plugin 'acme'"),
         ("import no_such_package", "acme (ModuleNotFoundError: No module named 'no_such_package')"),
-        (NO_COMMAND, "'acme:greet' is no command"),
+        (NO_COMMAND, "'acme:greet' is not a command"),
     ],
 )
 def test_a_command_that_cannot_be_used_says_why(use, source, message):

@@ -26,7 +26,7 @@ def test_a_failure_of_pip_is_reported(monkeypatch, tmp_path):
     result = rkit("install", tmp_path / "nowhere")
     assert result.exit_code == 1
     assert f"{sys.executable} -m pip install -- {tmp_path}/nowhere\n" in result.stderr
-    assert "pip failed with code 1" in result.stderr
+    assert "pip failed with exit code 1" in result.stderr
 
 
 def test_a_name_is_never_an_option_of_pip(capfd):

@@ -49,7 +49,7 @@ def started(words, folder, prepare):
     return command
 
 
-KEPT = "; what was finished is kept: run the same command again to go on from there.\n"
+KEPT = "; finished parts are kept: run the same command again to continue.\n"
 
 
 def second():

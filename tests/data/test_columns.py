@@ -69,7 +69,7 @@ def test_rows_without_an_id_keep_theirs_when_others_come(tmp_path):
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [(Columns(text="Anser"), r"2: .* 'Anser'; did you mean 'Answer'\?"), (Columns(title="Topic"), "2: .*: text_field")],
+    [(Columns(text="Anser"), r"2: .* 'Anser'; did you mean 'Answer'\?"), (Columns(title="Topic"), "2: .* text_field")],
 )
 def test_a_missing_column_is_named(faq, columns, message):
     with pytest.raises(DataError, match=message):
@@ -83,7 +83,7 @@ def test_fields_of_json_lines(tmp_path):
 
 def test_options_that_do_not_go_together(tmp_path, faq):
     file(tmp_path / "run.trec", "q Q0 d 1 1.0 t\n")
-    with pytest.raises(OptionError, match=r"names a field of passages, and .* is read as run"):
+    with pytest.raises(OptionError, match=r"names a field of passages, but .* is read as run"):
         convert(tmp_path / "run.trec", tmp_path / "out", kind="run", text_field="a")
     for words in ("--stride 3", "--passages 3 --stride 4", "--passages 3 --parts sentences"):
         assert run(faq, tmp_path / "o", *words.split()).exit_code == 2

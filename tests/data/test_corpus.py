@@ -99,9 +99,9 @@ def test_a_folder_of_files(tmp_path):
 def test_an_unknown_id_names_the_nearest(tmp_path, name):
     path = jsonl(tmp_path, [{"_id": f"doc-{number}", "text": "t"} for number in range(20)], name)
     corpus = open_corpus(path)
-    with pytest.raises(DataError, match="unknown document id 'doc17'; did you mean 'doc-17'\\? It is none of the 20"):
+    with pytest.raises(DataError, match="unknown document id 'doc17'; did you mean 'doc-17'\\? It is not among the 20"):
         corpus.get("doc17")
-    with pytest.raises(DataError, match=r"^train:7: unknown document id 'zzz'\. It is none"):
+    with pytest.raises(DataError, match=r"^train:7: unknown document id 'zzz'\. It is not among"):
         raise corpus.unknown("zzz", file="train", line=7)
 
 

@@ -190,10 +190,10 @@ def test_ids_are_looked_up(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"a": 1}, r"no form of a training example has these fields: a\. Known forms: ours .*; DPR"),
-        ({"_id": "1", "text": "who"}, r"no form of a training example has these fields: _id, text"),
+        ({"a": 1}, r"no known format of a training example has these fields: a\. Known formats: ours .*; DPR"),
+        ({"_id": "1", "text": "who"}, r"no known format of a training example has these fields: _id, text"),
         ({"positives": ["1"], "query_id": "q2"}, r"missing: query; it has positives, query_id\. Known"),
-        ({"query": "x", "positives": ["1"], "negative": "2"}, r"'positives' holds ids, and 'negative' a text"),
+        ({"query": "x", "positives": ["1"], "negative": "2"}, r"'positives' holds ids, but 'negative' a text"),
         ({"positive_passages": []}, r"missing: query_id, query; it has positive_passages"),
         ({"positive_ctxs": []}, r"missing: question; it has positive_ctxs"),
         ({**OURS, "query_id": "q2", "positives": "1"}, r"'positives' is '1', but should be a list"),
@@ -201,7 +201,7 @@ def test_ids_are_looked_up(tmp_path):
         ({**OURS, "query_id": "q2", "query": None}, r"'query' is null, but should be text"),
         ({**OURS, "query": "other"}, r"the query id 'q1' is already used at line 1, for another query"),
         ({**Q2, "positive_passages": ["1"]}, r"'positive_passages' should hold passages"),
-        ({**Q2, "positive_passages": [passage("1"), passage("1", text="x")]}, r".*'1' stands for another text"),
+        ({**Q2, "positive_passages": [passage("1"), passage("1", text="x")]}, r".*'1' is used for another text"),
         ({**Q2, "positive_passages": [{"docid": "1"}]}, r"a passage in 'positive_passages' has no text; .* docid"),
     ],
 )
@@ -211,7 +211,7 @@ def test_damage_is_named(tmp_path, row, message):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"), [([{**OURS, "positives": []}], "1 example and no positive"), ([], "the file is empty")]
+    ("rows", "message"), [([{**OURS, "positives": []}], "1 example, but no positive"), ([], "the file is empty")]
 )
 def test_nothing_to_train_on(tmp_path, rows, message):
     with pytest.raises(DataError, match=message):

@@ -118,19 +118,19 @@ def test_a_pickle_is_never_read(place):
 
     for name in ("scores.pkl", "scores"):
         (place / name).write_bytes(pickle.dumps(Harm()))
-        with pytest.raises(DataError, match="it is a pickle, which may run any code when it is read, so it is not"):
+        with pytest.raises(DataError, match="it is a pickle, which is refused"):
             chosen(place, scores=str(place / name))
     assert not (place / "harm").exists()
 
 
 DAMAGE = {
     "571018\t10\tnan\n": "scores:1: the score is 'nan', but should be a number",
-    "571018\t10\n": "no scores come in 2 tab-separated columns",
-    '{"qid": 1, "pid": 2}\n': "no form of a score of a pair has these fields",
+    "571018\t10\n": "no scores have 2 tab-separated columns",
+    '{"qid": 1, "pid": 2}\n': "no known format of a score of a pair has these fields",
     '{"1": {"2": true}}\n': "the score is true, but should be a number",
     "": "the file is empty",
     "571018\t10\t1\n571018\t10\t2\n": "the passage '10' has two scores for the query '571018'",
-    "571018\t10\t1\n": "does not score the passage '11' for this query, and margin compares with it",
+    "571018\t10\t1\n": "has no score of the passage '11' for this query, which margin needs",
 }  # fmt: skip
 
 
@@ -146,9 +146,9 @@ def test_damaged_scores_are_refused(text, place):
     ("options", "files", "error", "message"),
     [
         ({"systems": ["bm52"]}, {}, UnknownNameError, r"'bm52'; did you mean 'bm25'\? Known: bm25, tas-b, v3"),
-        ({"margin": 3}, {}, OptionError, "margin 3 compares the scores"),
-        ({}, {"queries.tsv": "571019\twhat\n"}, DataError, r"'571018' is not among .*; did you mean '571019'\?"),
-        ({}, {"hard.jsonl": '{"query": "a", "pos": ["b"], "neg": ["c"]}'}, DataError, "no form of a line"),
+        ({"margin": 3}, {}, OptionError, "margin 3 compares re-ranker scores"),
+        ({}, {"queries.tsv": "571019\twhat\n"}, DataError, r"'571018' is not in .*; did you mean '571019'\?"),
+        ({}, {"hard.jsonl": '{"query": "a", "pos": ["b"], "neg": ["c"]}'}, DataError, "no known format of a line"),
     ],
 )
 def test_what_does_not_fit_is_named(place, options, files, error, message):
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_named(place, options, files, error, message):
 
 
 def test_without_the_texts_of_queries_the_remedy_is_named(place):
-    with pytest.raises(DataError, match=r"hard\.jsonl:1: the text of the query is not in it.*rkit convert FILE"):
+    with pytest.raises(DataError, match=r"hard\.jsonl:1: the line has no query text.*rkit convert FILE"):
         read_examples(place / "hard.jsonl")
 
 

@@ -97,7 +97,7 @@ def test_folders(tmp_path):
     ("text", "message"),
     [
         ("", "the file is empty"),
-        ('{"_id": "1", "text": "x"}', r"fields _id, text fits more than one kind .* Give its kind: corpus, queries"),
+        ('{"_id": "1", "text": "x"}', r"fields _id, text fits more than one kind .* Set its kind: corpus, queries"),
         ("1\tx\n", r"a line like '1\\tx' fits more than one"),
         ('{"a": 1}', r"no known kind of data has these fields: a"),
     ],

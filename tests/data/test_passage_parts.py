@@ -154,7 +154,7 @@ def test_judgements_by_themselves(tmp_path, folder):
     run(folder / "qrels" / "test.tsv", tmp_path / "of-file.tsv", "--parts", "sentences", "--corpus", folder)
     for name in ("of-folder.tsv", "of-file.tsv"):
         assert read_qrels(tmp_path / name) == read_qrels(tmp_path / "parts")
-    with pytest.raises(OptionError, match=r"names passages whose texts it does not hold\. Give the corpus"):
+    with pytest.raises(OptionError, match=r"refers to passages whose texts it does not contain\. Give the corpus"):
         run(folder / "qrels" / "test.tsv", tmp_path / "x.tsv", "--parts", "2")
 
 
@@ -166,7 +166,7 @@ def test_examples(tmp_path, folder):
     ]
     train = write(tmp_path / "train.jsonl", rows)
     _, said = run(train, tmp_path / "parts.jsonl", "--parts", "3", "--corpus", folder)
-    assert "A teacher's scores, which are of whole passages, are left out; so many examples had some: 1." in said
+    assert "Dropped the teacher scores of 1 examples" in said
     run(folder, tmp_path / "corpus.jsonl", "--kind", "corpus", "--parts", "3")
     cut = texts(tmp_path / "corpus.jsonl")
     first, second = read_examples(tmp_path / "parts.jsonl", corpus=open_corpus(tmp_path / "corpus.jsonl"))
@@ -214,7 +214,7 @@ def test_a_run_of_parts_becomes_one_of_passages(tmp_path, folder):
 @pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x"])
 def test_a_run_of_something_else(tmp_path, part):
     (tmp_path / "run.trec").write_text(f"1 Q0 {part} 1 9.5 t\n")
-    with pytest.raises(DataError, match=f"document '{part}' is no part of a passage"):
+    with pytest.raises(DataError, match=f"document '{part}' is not a part of a passage"):
         run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts")
     assert not (tmp_path / "out.trec").exists()
 
@@ -222,12 +222,12 @@ def test_a_run_of_something_else(tmp_path, part):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--parts", "1"], "parts is '1', and should be 'sentences' or the number"),
+        (["--parts", "1"], "parts is '1', but should be 'sentences' or a number"),
         (["--parts", "words"], "parts is 'words'"),
         (["--parts", "2", "--merge-parts"], "merge_parts is for runs"),
-        (["--parts", "2", "--kind", "queries"], "parts cuts passages, and .* is read as queries"),
+        (["--parts", "2", "--kind", "queries"], "parts cuts passages, but .* is read as queries"),
         (["--parts", "2", "--kind", "run"], "is read as run"),
-        (["--merge-parts"], "merge_parts is for runs, and '.*' is read as collection"),
+        (["--merge-parts"], "merge_parts is for runs, but '.*' is read as collection"),
     ],
 )
 def test_wrong_usage(tmp_path, folder, words, message):

@@ -59,7 +59,7 @@ def test_dpr(tmp_path):
 def test_dpr_answers_are_never_run(tmp_path):
     path = tmp_path / "q.csv"
     path.write_text("fine\t['a']\nbad\t[__import__('os').getcwd()]\n")
-    with pytest.raises(DataError, match=r"q\.csv:2: the answers are no list of texts: .*Write them as"):
+    with pytest.raises(DataError, match=r"q\.csv:2: the answers are not a list of texts: .*Write them as"):
         read_queries(path)
 
 

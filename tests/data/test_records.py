@@ -79,7 +79,7 @@ def test_array_elements_have_numbers_and_lines(tmp_path):
         ("", r"a\.jsonl: the file is empty, but things were expected"),
         ("\x0b\n\x0c \u2003\n", r"a\.jsonl: the file is empty, but things were expected"),
         ("\n \n", r"the file is empty"),
-        ("a\tb\tc\n", r":1: no things come in 3 tab-separated columns: 'a\\tb\\tc'\."),
+        ("a\tb\tc\n", r":1: no things have 3 tab-separated columns: 'a\\tb\\tc'\."),
         ("{\n", r":1: broken JSON"),
     ],
 )

@@ -56,7 +56,7 @@ def test_scores_come_by_id_in_order_with_each_passage_or_in_two_lists(tmp_path, 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**OURS, "teacher": [1, 2]}, "'teacher' has 2 scores for 3 positives and negatives. Give one for each"),
+        ({**OURS, "teacher": [1, 2]}, "'teacher' has 2 scores for 3 positives and negatives. Give one score for each"),
         ({**OURS, "teacher": 3}, "'teacher' is 3, but should be a list"),
         ({**OURS, "teacher": {"1": "high"}}, "'teacher' of document '1' is 'high', but should be a number"),
         ({**OURS, "teacher": [1, None, 2]}, "'teacher' of document '2' is null, but should be a number"),
@@ -76,21 +76,21 @@ def test_damage_is_named(tmp_path, row, message):
 
 def test_scores_of_negatives_that_are_not_drawn(tmp_path):
     check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
-    with pytest.raises(InputError, match=r"negatives is 0\. Draw some"):
+    with pytest.raises(InputError, match=r"negatives is 0\. Set --negatives"):
         check_teacher(read(tmp_path, {**OURS, "teacher": [1, 2, 3]}), negatives=0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "lacking"),
+    ("changes", "missing"),
     [
-        ({}, "no positive and no negative"),
-        ({"teacher": {}}, "no positive and no negative"),
-        ({"teacher": {"1": 1, "2": 1}}, "no negative"),
-        ({"teacher": {"2": 1, "3": 1}}, "no positive"),
-        ({"teacher": {"1": 1}, "negatives": []}, "no negative"),
+        ({}, "a positive or a negative"),
+        ({"teacher": {}}, "a positive or a negative"),
+        ({"teacher": {"1": 1, "2": 1}}, "a negative"),
+        ({"teacher": {"2": 1, "3": 1}}, "a positive"),
+        ({"teacher": {"1": 1}, "negatives": []}, "a negative"),
     ],
 )
-def test_too_few_scores(tmp_path, changes, lacking):
+def test_too_few_scores(tmp_path, changes, missing):
     whole = {**OURS, "teacher": [1, 2, 3]}
-    with pytest.raises(DataError, match=rf"train\.jsonl:2: the teacher scores {lacking} of the query 'q2', .*--loss"):
+    with pytest.raises(DataError, match=rf"train\.jsonl:2: the query 'q2' has no teacher score of {missing}, .*--loss"):
         check_teacher(read(tmp_path, whole, {**OURS, "query_id": "q2", **changes}))

@@ -196,7 +196,7 @@ OWN = {f"d{n}": [(f"d{n}", 2.0), ("r", 1.0)] for n in range(3)} | {"d9": [("r", 
         ({one: OWN[one] for one in ("d1", "d9")}, {"d1": {"r": 1}, "d9": {"r": 1}}, "RR@10", []),
         ({"a": [("b", 1.0), ("a", 2.0)]}, {"a": {"b": 1}}, "RR@10", ["the first document of 1 of 1 queries"]),
         (GRADED_RUN, GRADED, "nDCG@4 AP(rel=2)", []),
-        (GRADED_RUN, GRADED, "RR@4 nDCG@4", ["the judgements have grades up to 3, and RR@4 counts every grade from 1"]),
+        (GRADED_RUN, GRADED, "RR@4 nDCG@4", ["the judgements have grades up to 3, and RR@4 counts grades of 1"]),
         (GRADED_RUN, GRADED, "nDCG@10", ["the run has at most 4 documents per query, so nDCG@10 looks no further."]),
     ],
 )
@@ -354,10 +354,10 @@ def test_json_of_the_command():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("qrels --qrels qrels", "is a file of judgements (qrels), and RUN takes a run"),
-        ("a.trec --qrels b.trec", "is a run, and --qrels takes"),
+        ("qrels --qrels qrels", "is a file of judgements (qrels), but RUN should be a run"),
+        ("a.trec --qrels b.trec", "is a run, but --qrels should be"),
         ("a.trec --qrels qrel", "did you mean 'qrels'"),
-        ("a.trec a.trec --qrels qrels", "a run is given twice"),
+        ("a.trec a.trec --qrels qrels", "a run is listed twice"),
         ("a.trec --qrels qrels --metrics RR@10,ncdg@10", "Write 'nDCG@10'"),
         ("a.trec", "Give judgements"),
         ("a.trec --answers qrels --corpus no", "qrels"),

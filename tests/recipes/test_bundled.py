@@ -9,10 +9,10 @@ from paper_settings import PAPERS, load, ours
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.recipes import recipe
-from retrievalkit.recipes.files import bundled_recipes, find_recipe, read_recipe
+from retrievalkit.recipes.files import FOLDER, find_recipe, read_recipe, recipes_in
 from retrievalkit.recipes.run import plan, run
 
-NAMES = tuple(bundled_recipes())
+NAMES = tuple(recipes_in(FOLDER))
 TABLES = [name for name in NAMES if "table" in name.rpartition("/")[2] or "four_stage" in name]
 
 

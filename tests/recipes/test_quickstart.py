@@ -74,7 +74,7 @@ def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection, monk
     assert all(0 <= row["p_corrected"] <= 1 for row in rows[1:])
     again = CliRunner().invoke(main, [str(word) for word in words])
     assert again.exit_code == 0, again.output
-    assert "[1-22/22] Unchanged, kept from the run before" in again.stderr
+    assert "[1-22/22] Unchanged since an earlier run" in again.stderr
 
 
 def test_the_quickstart_with_the_core_alone_says_what_to_install(tmp_path):

@@ -120,7 +120,7 @@ SEEDS, QUERIES = "p: paired t-test over seeds, corrected by Holm over the rows."
         # Ten queries that all differ the same way: p = 2 / 2**10.
         (ONE, {"a": [0.3] * 10, "b": [0.4] * 10}, True, "(+0.1000, same, p 0.0020)", QUERIES),
         (ONE, {"a": [0.3, 0.5] * 5, "b": [0.5, 0.3] * 5}, False, "no difference shown, p 1.0000", QUERIES),
-        (ONE, {}, None, "(+0.1000, same)", "Not tested for significance: give several seeds"),
+        (ONE, {}, None, "(+0.1000, same)", "Not tested for significance. Set several seeds"),
     ],
 )
 def test_a_difference_is_tested_by_what_there_is(ours, queries, shown, cell, note):

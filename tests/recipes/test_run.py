@@ -243,7 +243,7 @@ def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
     assert "[1/3] build → index" in shown
     assert "| line 99\n" in shown
     assert "line 50" not in shown
-    assert "The whole log: out/logs/train.log" in shown
+    assert "Full log: out/logs/train.log" in shown
     assert "Stopped in step 2 of 3, 'train'. Kept in 'out': the output of index." in shown
     calls.clear()
     start()
@@ -261,8 +261,8 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
     capsys.readouterr()
     results = start("epochs=13")
     shown = capsys.readouterr().err
-    assert "[1/3] Unchanged, kept from the run before: index\n[2/3] train → model\n" in shown
-    assert "Goes on where it was cut off after" in shown
+    assert "[1/3] Unchanged since an earlier run: index\n[2/3] train → model\n" in shown
+    assert "Resumes; it was interrupted after" in shown
     assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
     assert results[1].seconds > state["train"]["seconds"]
     with pytest.raises(KeyboardInterrupt):
@@ -301,7 +301,7 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
         ('epochs: "', 'epohcs: "', 11, "has no option 'epohcs' in a recipe; did you mean 'epochs'"),
         ('epochs: "${epochs}"', "epochs: many", 11, "'epochs': .*epochs cannot be 'many'"),
         ("shared-tower: false", "shared-tower: 3", 11, "true or false"),
-        ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, and should be a mapping"),
+        ("set: {pooler.layers:", "set: 3, x: {y:", 11, "'set' is 3, but should be a mapping"),
         ("output: model", "output: model\n    with2: 3", 13, "did you mean 'with'"),
         ("from: ", "output: a, from: ", 11, "'output' belongs next to 'with'"),
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
@@ -341,7 +341,7 @@ def test_another_recipes_folder_is_left_alone(start, calls):
     before, done = Path("out", STATE).read_text(), len(calls)
     with pytest.raises(ArtifactError, match="belongs to the recipe 'count', not to 'recount'"):
         start(text=COUNT.replace("name: count", "name: recount"))
-    with pytest.raises(ArtifactError, match=r"exists already, and holds no run of a recipe\. Choose another"):
+    with pytest.raises(ArtifactError, match=r"exists already, but contains no run of a recipe\. Choose another"):
         start(output="mine")
     with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
         start("epochs=2")
@@ -392,7 +392,7 @@ def test_steps_are_shown_with_their_titles_and_times(start, capsys):
     assert re.search(r"^train +0\.\d +\d+%  Train 1 epoch", outcome.summary, re.MULTILINE)
     start(text=text)
     shown = capsys.readouterr().err
-    assert shown == "[1-3/3] Unchanged, kept from the run before: index, train, figures\n"
+    assert shown == "[1-3/3] Unchanged since an earlier run: index, train, figures\n"
 
 
 def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
@@ -446,7 +446,7 @@ def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_pat
 def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings):
     text = COUNT if settings else COUNT.replace("name: [one, two]", "name: https://root:s3cret@host")
     text = text.replace('epochs: "${epochs}", ', "") if "epochs" in "".join(settings) else text
-    with pytest.raises(InputError, match="holds a user or a password") as caught:
+    with pytest.raises(InputError, match="contains a user or a password") as caught:
         start(*settings, text=text)
     assert "s3cret" not in str(caught.value)
     assert not Path("out").exists()

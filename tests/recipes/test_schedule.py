@@ -55,7 +55,7 @@ def place(tmp_path, monkeypatch):
 
 def start(text, output="out", jobs=2, **options):
     Path("recipe.yaml").write_text(text)
-    return run(load_recipe("recipe.yaml"), output, cli=rkit, together=jobs, **options)
+    return run(load_recipe("recipe.yaml"), output, cli=rkit, parallel=jobs, **options)
 
 
 def journal():
@@ -106,13 +106,13 @@ def test_a_step_that_fails_takes_those_that_need_it(capsys):
     Path("go.txt").touch()
     broken = APART.replace("text: a, until: go", "text: a, fail: true")
     with pytest.raises(
-        StepError, match=r"step 'a' \(rkit write\) failed: the text 'a' is broken\..*need those: c\."
+        StepError, match=r"step 'a' \(rkit write\) failed: the text 'a' is broken\..*depend on these: c\."
     ) as caught:
         start(broken)
     assert caught.value.exit_code == 2
     assert Path("out/d.json").exists()
     assert not Path("out/c.json").exists()
-    assert "Steps that do not need it go on" in capsys.readouterr().err
+    assert "Independent steps continue" in capsys.readouterr().err
     Path(stepping.JOURNAL).unlink()
     start(APART)
     assert [text for what, text in journal() if what != "end"] == ["a", "c"]
@@ -133,8 +133,8 @@ def test_an_interrupted_run_ends_its_steps_and_goes_on(number, place):
     assert sorted(journal()[2:]) == [["end", "a"], ["end", "b"]]
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
-        assert "steps under way: 'a', 'b'" in err
-        assert "The same command goes on from there" in err
+        assert "running steps: 'a', 'b'" in err
+        assert "Run the same command again to continue" in err
     Path("go.txt").touch()
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
     assert sorted(line for line in journal() if line[0] == "resume") == [["resume", "a"], ["resume", "b"]]

@@ -114,7 +114,7 @@ def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
         ("search a b --fusion vots", "unknown fusion 'vots'; did you mean 'votes'? Known: linear, rrf, sum, votes."),
         ("search a b --fusion vots", "'votes' comes with extras.py local file."),
         ("search {runs} --fusion 'votes(tip=3)'", "fusion 'votes' has no option 'tip'"),
-        ("search {runs} --fusion 'votes(top=x y)'", "is not written like NAME or NAME(option=value"),
+        ("search {runs} --fusion 'votes(top=x y)'", "is not of the form NAME or NAME(option=value"),
         ("search {runs} --fusion votes --rrf-k 3", "rrf_k=3 has no effect with fusion 'votes'"),
         ("search {runs} --fusion 'rrf(rrf_k=3)'", "Set it with --rrf-k"),
         ("{evaluate} condenst@5", "Write 'condensed@5'. 'condensed' comes with extras.py local file."),
@@ -162,7 +162,7 @@ def test_a_class_of_another_kind_is_refused(tmp_path, monkeypatch, fresh_registr
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "odd.py"))
     fresh_registry()
     for kind, base in kinds.items():
-        with pytest.raises(PluginError, match=f"'odd:Odd' is no {base}"):
+        with pytest.raises(PluginError, match=f"'odd:Odd' is not a {base}"):
             registry.get(kind, "odd")
 
 
@@ -238,5 +238,5 @@ def test_options_in_parentheses_are_read(text, expected):
     "text", ["", "a(", "a(1)", "a(b)", "a()(c=1)", "a(b=c())", "a(**b)", "a(b=1, b=2)", "a@0", "a@x", "a" * 600, "a b"]
 )
 def test_what_is_no_name_with_options_is_refused(text):
-    with pytest.raises(OptionError, match="is not written like NAME"):
+    with pytest.raises(OptionError, match="is not of the form NAME"):
         read_call(text)

@@ -116,7 +116,7 @@ def test_a_plugin_of_our_contract_is_loaded_and_one_of_another_only_listed(
     if advice is None:
         assert "acme" in registry.names("pooler")
         return
-    expected = f"it was written for contract {declared}, and retrievalkit {__version__} has contract {ours}. Install "
+    expected = f"it was written for contract {declared}, but retrievalkit {__version__} has contract {ours}. Install "
     assert plugin_named("acme_one").error == f"{expected}{advice}."
     assert expected in " ".join(CliRunner().invoke(main, ["plugins", "list"]).output.split())
     with pytest.raises(UnknownNameError, match=f"could not be loaded: acme_one .*contract {declared}"):
@@ -166,7 +166,7 @@ def test_a_broken_plugin_is_listed_with_the_reason_and_stops_nothing(install, so
     [
         ("1 / 0", "ZeroDivisionError"),
         ("import nowhere", "nowhere"),
-        ("Component = print", "is no class"),
+        ("Component = print", "is not a class"),
         ("", "no attribute"),
         ("import sys\nsys.exit(3)", "SystemExit: 3"),
     ],
@@ -234,7 +234,7 @@ def test_local_files_are_plugins(tmp_path, use_files, separator):
     ("name", "reason"),
     [
         ("nowhere.py", "not a file"),
-        ("my-pooler.py", "no name of a Python module"),
+        ("my-pooler.py", "not a valid module name"),
         ("json.py", "has the module name 'json' too"),
         ("sys.py", "Python itself has the module name 'sys' too"),
     ],
@@ -340,7 +340,7 @@ def test_a_sequence_is_read_from_text_where_text_is_not_wanted(annotation, text,
     [
         ({"layers": "ten"}, r"option 'layers' of pooler 'made_up' cannot be 'ten': .*Sequence\[int\]"),
         ({"mode": "sum"}, r"option 'mode' .* 'sum': .*'max' or 'mean'"),
-        ({"rate": "fast"}, r"cannot be 'fast': .*number.* It takes float\."),
+        ({"rate": "fast"}, r"cannot be 'fast': .*number.* Give a value of type float\."),
         ({"rate": None}, "cannot be None"),
         ({"flag": 3}, "cannot be 3"),
         ({"layers": {"a": 1}}, "cannot be"),

@@ -112,7 +112,7 @@ def _write(path, rows):
 
 EMPTY = "2 of the 4 passages of '{corpus}' are empty: b, c."
 EMPTY_QUERY = "1 of the 2 queries of '{queries}' is empty: q2."
-WITHOUT_POSITIVE = "1 of the 2 examples of '{examples}' has no positive and is left out."
+WITHOUT_POSITIVE = "1 of the 2 examples of '{examples}' has no positive and is skipped."
 SEEN = "1 of the 1 dev questions are training questions too"
 SHALLOW = "the run 'run' ends before rank 200, the --depth of the fusion."
 ODD_COMMANDS = {

@@ -41,12 +41,12 @@ def test_a_document_is_read_in_its_form(tmp_path):
         ("9" * 5_000, r"is not valid JSON .*out of range"),
         ('{"count": NaN}', r"is not valid JSON"),
         ('{"count": 1e400}', r"is not valid JSON"),
-        ("[]", r"is damaged: it is \[\], and should be an object"),
+        ("[]", r"is damaged: it is \[\], but should be an object"),
         ('{"names": {}}', "is damaged: count is missing"),
-        ('{"count": "3", "names": {}}', "is damaged: count is '3', and should be a valid integer"),
-        ('{"count": true, "names": {}}', "is damaged: count is True, and should be a valid integer"),
-        ('{"count": 3, "names": {"a": [1]}}', r"is damaged: names\.a\.0 is 1, and should be a valid string"),
-        ('{"count": 3, "names": {"\\u001b[31m\\n": 1}}', r"is damaged: names\.\\x1b\[31m\\n is 1, and should be a"),
+        ('{"count": "3", "names": {}}', "is damaged: count is '3', but should be a valid integer"),
+        ('{"count": true, "names": {}}', "is damaged: count is True, but should be a valid integer"),
+        ('{"count": 3, "names": {"a": [1]}}', r"is damaged: names\.a\.0 is 1, but should be a valid string"),
+        ('{"count": 3, "names": {"\\u001b[31m\\n": 1}}', r"is damaged: names\.\\x1b\[31m\\n is 1, but should be a"),
         ('{"count": 3, "names": {"\\ud800": []}}', r"is not valid JSON"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_document_is_a_regular_file_of_bounded_size(tmp_path):
     """A pipe is not waited for, and a device does not fill the memory."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text(json.dumps({"count": 1, "names": {}}))
-    for place, problem in ((tmp_path / "pipe", "no regular file"), ("/dev/zero", "no regular file")):
+    for place, problem in ((tmp_path / "pipe", "not a regular file"), ("/dev/zero", "not a regular file")):
         with pytest.raises(ArtifactError, match=problem):
             read(place)
     with pytest.raises(ArtifactError, match="more than 10 bytes"):

@@ -64,7 +64,7 @@ def test_an_unlisted_file_is_refused(folder):
     assert list(files) == ["inner/manifest.json", "inner/two.bin", "one.bin"]
     storage.check_unlisted(folder, files, remedy=REMEDY)
     (folder / "inner" / "more.bin").write_text("x")
-    with pytest.raises(ArtifactError, match=r"inner/more\.bin' is no file of .*Remove it"):
+    with pytest.raises(ArtifactError, match=r"inner/more\.bin' is not listed in .*Remove it"):
         storage.check_unlisted(folder, files, remedy=REMEDY)
     storage.check_unlisted(folder, files, skip=("more.bin",), remedy=REMEDY)
     del files["inner/two.bin"]  # as of a damaged manifest of ours, which leaves out what it lists

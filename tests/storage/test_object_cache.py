@@ -47,7 +47,7 @@ def test_the_manifest_comes_last_and_what_was_there_before_goes(memory, monkeypa
 
 def test_a_folder_that_rkit_did_not_write_is_left_alone(memory):
     memory.pipe_file("/store/theirs/letter.txt", b"dear")
-    with pytest.raises(ArtifactError, match=r"'memory://store/theirs' holds objects and no manifest.json"):
+    with pytest.raises(ArtifactError, match=r"'memory://store/theirs' contains objects but no manifest.json"):
         write("memory://store/theirs", overwrite=True)
 
 
@@ -63,7 +63,7 @@ def test_an_output_that_cannot_be_sent_is_kept_and_its_place_told(memory, monkey
         patched.setattr(storage.Store, "put", full)
         write("memory://store/ix")
     assert list((tmp_path / "cache").rglob("ix/part.bin"))
-    with pytest.raises(ArtifactError, match="which the store does not have, is in 'ix' of the folder"):
+    with pytest.raises(ArtifactError, match=r"an unsent output .* is in 'ix' of the folder"):
         write("memory://store/ix")
 
 
@@ -90,7 +90,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(memory):
     memory.store["/store/evil/../../x"] = memory.store["/store/evil/a"] = fsspec.implementations.memory.MemoryFile(
         memory, "/store/evil/a", b"x"
     )
-    with pytest.raises(ArtifactError, match="cannot be the name of a file here"):
+    with pytest.raises(ArtifactError, match="is not a valid file name"):
         storage.local("memory://store/evil")
 
 

@@ -108,7 +108,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
     ("manifest", "message"),
     [
         *((text, r"no readable manifest\.json") for text in (None, "{", "[]", '{"kind": 3}')),
-        ('{"kind": "index"}', "is an index folder, and a vectors folder was expected"),
+        ('{"kind": "index"}', "is an index folder, but a vectors folder was expected"),
         (json.dumps({"kind": "vectors", "format": storage.FORMAT + 1}), "newer retrievalkit"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_refused_rename_loses_neither_the_old_folder_nor_the_new_one(tmp_path,
 
     monkeypatch.setattr(outputs.Path, "rename", refuse)
     with (
-        pytest.raises(RetrievalkitError, match=r"was complete, but could not get its name \(refused\)"),
+        pytest.raises(RetrievalkitError, match=r"is complete, but could not be renamed \(refused\)"),
         storage.write_folder(tmp_path / "out", overwrite=True) as staging,
     ):
         (staging / "new").touch()

@@ -298,7 +298,7 @@ def test_a_pipe_among_the_weights_of_a_checkpoint_is_refused(folders, tmp_path):
     pipe(tmp_path / "checkpoint" / "pooler.safetensors")
     with limited(60):
         ran = rkit("encode", tmp_path / "checkpoint", folders / "corpus.jsonl", "--output", tmp_path / "out")
-    assert (ran.exit_code, "no regular file" in ran.stderr) == (2, True), ran.output
+    assert (ran.exit_code, "not a regular file" in ran.stderr) == (2, True), ran.output
 
 
 def test_the_links_of_the_hubs_cache_are_its_own(tiny_model, folders, tmp_path):

@@ -160,7 +160,7 @@ def test_no_pickle_runs(cut_off, resume, tmp_path, name, old):
 @forks
 def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
     (cut_off / "scaler.pt").write_bytes(b"")
-    with pytest.raises(ArtifactError, match=r"scaler\.pt' is no file of"):
+    with pytest.raises(ArtifactError, match=r"scaler\.pt' is not listed in"):
         checkpoints.choose(cut_off.parent, processes=1)
 
 

@@ -77,7 +77,7 @@ def test_a_folder_of_nothing_but_examples_is_read_whole(tmp_path):
     [
         ("ids.jsonl", '"é 3"', '"other"', r":\d+: the query id 'q3' is already used at line 7, for another query"),
         ("ids.jsonl", '"d17"', '"x17"', r"ids\.jsonl:\d+: unknown document id 'x17'"),
-        ("tevatron.jsonl", '"text 1"', '"other"', r":\d+: the passage id 'd1' stands for another text earlier"),
+        ("tevatron.jsonl", '"text 1"', '"other"', r":\d+: the passage id 'd1' is used for another text earlier"),
     ],
 )
 def test_contradictions_are_found_with_their_line(tmp_path, name, old, new, message):
@@ -88,7 +88,7 @@ def test_contradictions_are_found_with_their_line(tmp_path, name, old, new, mess
 
 def test_texts_that_are_nowhere_are_missed(tmp_path):
     (tmp_path / "ids.jsonl").write_text(FILES["ids.jsonl"], encoding="utf-8")
-    with pytest.raises(DataError, match="documents by id, and not by text"):
+    with pytest.raises(DataError, match="documents by id, without texts"):
         open_examples(tmp_path / "ids.jsonl", None, "train")
 
 

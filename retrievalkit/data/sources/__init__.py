@@ -47,17 +47,17 @@ def open_source(address: str | Path) -> Source:
             close = nearest(match[1], known)
             offer = f"; did you mean '{close}:{match[2]}'?" if close else "."
             msg = (
-                f"'{name}' is no file, and '{match[1]}:' is no known prefix of a source{offer} Known: "
-                f"{shortlist(f'{one}:' for one in known)}. rkit plugins list shows which plugins bring sources."
+                f"'{name}' is not a file, and '{match[1]}:' is not a known source prefix{offer} Known: "
+                f"{shortlist(f'{source}:' for source in known)}. rkit plugins list shows which plugins provide sources."
             )
             raise InputError(msg)
         return Local(name)
     if trust.is_anonymous() and not getattr(registry.get("source", prefix), "content_hashed", False):
-        msg = f"'{address}' is named by a file alone, which cannot prove its content. It is opened only if you name it."
+        msg = f"'{address}' comes from a file, not from you, and has no content hash. Name it yourself to open it."
         raise InputError(msg)
     source = registry.create("source", prefix, name)
     if not isinstance(source, Source):
-        msg = f"the source '{prefix}' is no Source. Its class has to subclass retrievalkit.data.sources.Source."
+        msg = f"the source '{prefix}' is not a Source. Its class must subclass retrievalkit.data.sources.Source."
         raise registry.PluginError(msg)
     source.address = str(address)
     return source

@@ -18,7 +18,7 @@ _MEMORY = 2 << 30
 def main() -> None:
     """Convert standard input to JSON."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    left, pages = int(sys.argv[1]), []
+    budget, pages = int(sys.argv[1]), []
     try:
         document = pypdfium2.PdfDocument(sys.stdin.buffer)
     except pypdfium2.PdfiumError as error:
@@ -30,8 +30,8 @@ def main() -> None:
         # Lines end with CR LF, and U+0002 marks a hyphen at the end of a line.
         pages.append(page.get_textpage().get_text_bounded().replace("\r\n", "\n").replace("\x02", ""))
         page.close()
-        left -= len(pages[-1])
-        if left < 0:
+        budget -= len(pages[-1])
+        if budget < 0:
             sys.stdout.write('{"problem": "of too much text"}')
             return
     json.dump({"title": document.get_metadata_value("Title"), "text": "\n\n".join(pages)}, sys.stdout)

@@ -77,8 +77,7 @@ def read_document(path: Path, name: str) -> Document:
     title, text, fields = READERS[path.suffix.lower()](path)
     text = text.strip()
     if not text:
-        msg = "without text"
-        raise UnreadableError(msg)
+        raise UnreadableError("without text")
     title = " ".join(title.split()) or PurePosixPath(name).stem
     return Document(_whole(title), _whole(text), fields)
 
@@ -141,11 +140,11 @@ def _read_pdf(path: Path) -> Document:
     with reading(path), path.open("rb") as stream:
         seconds = PDF_SECONDS * (1 + (os.fstat(stream.fileno()).st_size >> 20))
         try:
-            done = subprocess.run(command, stdin=stream, capture_output=True, timeout=seconds, check=False)
+            process = subprocess.run(command, stdin=stream, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
             msg = f"PDF that takes longer than {seconds} s"
             raise UnreadableError(msg) from None
-    answer = json.loads(done.stdout) if done.returncode == 0 else {"problem": "damaged"}
+    answer = json.loads(process.stdout) if process.returncode == 0 else {"problem": "damaged"}
     if "problem" in answer:
         raise UnreadableError(answer["problem"])
     return Document(**answer)
@@ -161,8 +160,7 @@ def _read_docx(path: Path) -> Document:
         except UnreadableError:
             raise
         except Exception:  # noqa: BLE001 - zipfile, lxml and python-docx document no exceptions
-            msg = "damaged"
-            raise UnreadableError(msg) from None
+            raise UnreadableError("damaged") from None
 
 
 def _parsed_docx(stream: IO[bytes]) -> Document:
@@ -172,15 +170,14 @@ def _parsed_docx(stream: IO[bytes]) -> Document:
 
     with zipfile.ZipFile(stream) as packed:
         if sum(part.file_size for part in packed.infolist()) > files.LONGEST_LINE:
-            msg = "of too much text"
-            raise UnreadableError(msg)
+            raise UnreadableError("of too much text")
     document = docx.Document(stream)
-    headings = (one.text for one in islice(document.paragraphs, 100) if _DOCX_TITLES.match(one.style.name or ""))
+    headings = (part.text for part in islice(document.paragraphs, 100) if _DOCX_TITLES.match(part.style.name or ""))
     title = document.core_properties.title or next(filter(str.strip, headings), "")
     body = document.element.body
     etree.strip_elements(body, "{*}Fallback", with_tail=False)  # repeats the text of text boxes
     marks = {"p": "\n", "tr": "\n", "br": "\n", "tab": "\t"}
-    parts = ((etree.QName(one).localname, one.text or "") for one in body.iter("{*}*"))
+    parts = ((etree.QName(element).localname, element.text or "") for element in body.iter("{*}*"))
     return Document(title, "".join(text if name == "t" else marks.get(name, "") for name, text in parts))
 
 
@@ -203,8 +200,7 @@ def _content(path: Path) -> bytes:
     except DataError as error:
         if error.file is None:  # no access: an error, not a skipped file
             raise
-        msg = "binary"
-        raise UnreadableError(msg) from None
+        raise UnreadableError("binary") from None
     if len(raw) > files.LONGEST_LINE:
         msg = f"larger than {files.LONGEST_LINE >> 20} MiB"
         raise UnreadableError(msg)
@@ -215,8 +211,7 @@ def _decoded(raw: bytes, declared: str = "") -> str:
     """Decode bytes in UTF-8, in UTF-16 with a byte order mark, or in the declared encoding."""
     marked = next((name for mark, name in _BOMS.items() if raw.startswith(mark)), "")
     if not marked and b"\0" in raw:
-        msg = "binary"
-        raise UnreadableError(msg)
+        raise UnreadableError("binary")
     for name in filter(None, (marked or "utf-8", declared)):
         try:
             if codecs.lookup(name).name not in _SLOW:

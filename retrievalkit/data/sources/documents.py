@@ -46,26 +46,26 @@ class Documents(Source):
 
     def passages(self) -> Iterator[dict[str, Any]]:
         """The documents, by path."""
-        left_out: dict[str, list[str]] = {}
+        unread: dict[str, list[str]] = {}
         count = 0
         for identifier, path in self._documents:
             try:
                 title, text, fields = read_document(path, identifier)
             except UnreadableError as error:
-                left_out.setdefault(str(error), []).append(identifier)
+                unread.setdefault(str(error), []).append(identifier)
                 continue
             count += 1
             yield {"id": identifier, "title": title, "text": text, **({"metadata": fields} if fields else {})}
         if not count:
-            msg = f"no document can be read: {files.grouped(left_out)}. Give documents with text in them."
+            msg = f"no document can be read: {files.grouped(unread)}. Give documents with text in them."
             raise DataError(msg, file=self.path)
         for path in self._files:
             if not _is_document(path):
-                kind = "links to folders" if os.path.isdir(path) else path.suffix.lower() or "no ending"
-                left_out.setdefault(kind, []).append(path.relative_to(self.root).as_posix())
-        if left_out:
-            total = sum(map(len, left_out.values()))
-            reasons = files.grouped(left_out)
+                kind = "links to folders" if os.path.isdir(path) else path.suffix.lower() or "no extension"
+                unread.setdefault(kind, []).append(path.relative_to(self.root).as_posix())
+        if unread:
+            total = sum(map(len, unread.values()))
+            reasons = files.grouped(unread)
             notices.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
 
     def fingerprint(self) -> str:
@@ -83,16 +83,16 @@ class Documents(Source):
     @cached_property
     def _documents(self) -> list[tuple[str, Path]]:
         """The documents with their ids."""
-        found = sorted((path.relative_to(self.root).as_posix(), path) for path in self._files if _is_document(path))
-        if not found:
-            held = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
-            msg = f"it holds no document ({', '.join(READERS)}). It holds {held}."
+        documents = sorted((path.relative_to(self.root).as_posix(), path) for path in self._files if _is_document(path))
+        if not documents:
+            contents = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
+            msg = f"it contains no documents ({', '.join(READERS)}), but {contents}. Give a folder of documents."
             raise DataError(msg, file=self.path)
-        for identifier, path in found:
+        for identifier, path in documents:
             if problem := id_problem(identifier):
                 msg = f"the path is the id of the document, and {problem} Rename the file."
                 raise DataError(msg, file=ascii(str(path)))
-        return found
+        return documents
 
 
 def as_documents(source: str | Path, root: str | Path | None = None) -> str | Path:
@@ -104,7 +104,7 @@ def as_documents(source: str | Path, root: str | Path | None = None) -> str | Pa
     """
     if not _holds_documents(Path(source)):
         if root is not None:
-            msg = f"root is about the ids of documents, and '{source}' is data with ids of its own. Leave it out."
+            msg = f"root sets the base folder of document ids, but '{source}' has ids of its own. Leave it out."
             raise OptionError(msg)
         return source
     if root is None:
@@ -123,7 +123,7 @@ def _holds_documents(path: Path) -> bool:
             return False
         tables = any(name.lower().endswith(".csv") for name in visible)
         # A README next to tables describes them; it is not a document.
-        return any(_is_document(one) and not (tables and one.stem.lower() in ABOUT) for one in _below(path))
+        return any(_is_document(file) and not (tables and file.stem.lower() in ABOUT) for file in _below(path))
     if not _is_document(path) or path.suffix.lower() != ".txt":
         return _is_document(path)
     try:

@@ -95,7 +95,9 @@ class Local(Source):
         else:
             paths = self._paths_of_examples(split)
             shards = paths is self._example_shards
-            self._note_unread(paths, lambda one: _is_unknown(one) if shards else _words(one) - _OF_SHARDS == {split})
+            self._note_unread(
+                paths, lambda other: _is_unknown(other) if shards else _words(other) - _OF_SHARDS == {split}
+            )
             for path in paths:
                 yield from read_records(path, *forms.EXAMPLES)
 
@@ -121,8 +123,8 @@ class Local(Source):
         known = (*_CORPUS_FILES, "queries.jsonl", *(f"{split}.jsonl" for split in ("train", "dev", "test")))
         if not self.is_folder or any(files.find_file(self.path, name) for name in known) or self._judged_splits():
             return []
-        found = [] if self._without_data() else self._data_files()
-        return found if found and _holds_examples(found[0]) else []
+        paths = [] if self._without_data() else self._data_files()
+        return paths if paths and _holds_examples(paths[0]) else []
 
     def splits(self) -> list[str]:
         """The splits with judgements in a folder."""
@@ -173,14 +175,14 @@ class Local(Source):
             if corpus := files.find_file(self.path, name):
                 return [corpus]
         if other := self._without_data():
-            msg = f"the folder holds {other}, and no data. Give a corpus: a file, or a folder of files."
+            msg = f"the folder contains {other}, not data. Give a corpus: a file, or a folder of files."
             raise DataError(msg, file=self.path)
-        found = self._data_files()
-        if not found:
-            held = files.listing(self.path)
-            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {held}."
+        paths = self._data_files()
+        if not paths:
+            contents = files.listing(self.path)
+            msg = f"the folder holds no corpus.jsonl and no .jsonl, .json, .tsv or .csv file. It holds {contents}."
             raise DataError(msg, file=self.path)
-        return found
+        return paths
 
     def _without_data(self) -> str:
         """Name the artifact in the folder, such as "a model" or "an index", whose JSON files are not data; or ""."""
@@ -191,22 +193,22 @@ class Local(Source):
         other = (files.find_file(self.path, "queries.jsonl"), self.path / "manifest.json")
         return [path for path in paths if os.path.isfile(path) and path not in other]
 
-    def _note_unread(self, read: Sequence[Path], is_such: Callable[[Path], object]) -> None:
+    def _note_unread(self, read: Sequence[Path], may_belong: Callable[[Path], object]) -> None:
         """Note other files of a folder that may contain more data of the same kind."""
         if not self.is_folder:
             return
         folder = read[0].parent
-        left_out: dict[str, list[str]] = {}
+        unread: dict[str, list[str]] = {}
         for path in map(folder.joinpath, files.names_in(folder)):
-            if path in read or path.name.startswith(".") or _words(path) & ABOUT or not is_such(path):
+            if path in read or path.name.startswith(".") or _words(path) & ABOUT or not may_belong(path):
                 continue
-            kind = "folders" if os.path.isdir(path) else path.suffix.lower() or "no ending"
-            left_out.setdefault(kind, []).append(path.name)
-        if left_out:
-            total = sum(map(len, left_out.values()))
+            kind = "folders" if os.path.isdir(path) else path.suffix.lower() or "no extension"
+            unread.setdefault(kind, []).append(path.name)
+        if unread:
+            total = sum(map(len, unread.values()))
             notices.note(
-                f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(left_out)}. "
-                f"Read: {shortlist((path.name for path in read), 3)}. Give others by their own paths."
+                f"Not read: {total:,} of the {total + len(read):,} files of '{folder}', {files.grouped(unread)}. "
+                f"Read: {shortlist((path.name for path in read), 3)}. Give the paths of the others to read them."
             )
 
     def _judged_splits(self) -> list[str]:
@@ -218,8 +220,8 @@ class Local(Source):
         if not self.is_folder:
             return self.path
         folder = self.path / "qrels" if os.path.isdir(self.path / "qrels") else self.path
-        if found := files.find_file(folder, f"{split}.tsv"):
-            return found
+        if file := files.find_file(folder, f"{split}.tsv"):
+            return file
         known = self._judged_splits()
         others = f"It has {', '.join(known)}" if known else f"It holds {files.listing(self.path)}"
         msg = f"the folder has no judgements for the split '{split}' (qrels/{split}.tsv). {others}."
@@ -303,10 +305,10 @@ def _literal_answers(record: Record) -> list[str]:
             warnings.simplefilter("ignore")  # warnings about backslashes in the texts
             answers = ast.literal_eval(cell) if len(cell) <= _LONGEST_LITERAL else None
         if isinstance(answers, list | tuple):
-            return [str(one) for one in answers]
+            return [str(answer) for answer in answers]
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         pass
-    msg = f'the answers are no list of texts: {shown(cell)}. Write them as ["one", "two"].'
+    msg = f'the answers are not a list of texts: {shown(cell)}. Write them as ["one", "two"].'
     raise record.error(msg)
 
 
@@ -318,8 +320,8 @@ def _judged_lines(path: Path) -> Iterator[Record]:
             continue
         if len(cells) not in (3, 4):
             run = len(cells) == 6 and line.number == 1 and cells[3].isdecimal()
-            problem = f"the line has {counted(len(cells), 'columns')}{', as those of a run' * run}"
-            msg = f"{problem}. Known forms of judgements: {'; '.join(forms.QRELS)}."
+            problem = f"the line has {counted(len(cells), 'columns')}{', as in a run' * run}"
+            msg = f"{problem}. Known formats of judgements: {'; '.join(forms.QRELS)}."
             raise DataError(msg, file=path, line=line.number)
         yield Record(str(path), line.number, {"query_id": cells[0], "doc_id": cells[-2], "score": cells[-1]})
 
@@ -328,7 +330,7 @@ def _judged(path: Path) -> Iterator[Record]:
     """Read judgements from a JSON object query -> document -> grade, as in ranx and pytrec_eval."""
     for line, query, judged in json_text.members(path):
         if not isinstance(judged, dict):
-            msg = f"query {shown(query)} has {shown(judged)} where an object document -> grade should be."
+            msg = f"query {shown(query)} has {shown(judged)}, but should have an object document -> grade."
             raise DataError(msg, file=path, line=line)
         for document, grade in judged.items():
             yield Record(str(path), line, {"query_id": query, "doc_id": document, "score": grade})

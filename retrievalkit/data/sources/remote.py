@@ -24,7 +24,7 @@ from retrievalkit.storage import fingerprint_value
 
 # Other names are local folders, or read files of the working directory (`hf:text`).
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+([:@#]|$)", re.ASCII)
-_THEIR_NAMES: dict[Part, str] = {"passages": "docs", "queries": "queries", "judgements": "qrels"}
+_IR_DATASETS_PARTS: dict[Part, str] = {"passages": "docs", "queries": "queries", "judgements": "qrels"}
 
 
 class HuggingFace(Source):
@@ -41,7 +41,7 @@ class HuggingFace(Source):
         super().__init__(name)
         self._access: dict[str, Any] = {"token": False} if trust.is_anonymous() else {}
         if trust.is_anonymous() and (not _HUB_NAME.match(name) or os.path.exists(re.split("[:@#]", name)[0])):
-            msg = f"'hf:{name}' is named by a file alone, and is not hf:OWNER/NAME. It is opened only if you name it."
+            msg = f"'hf:{name}' comes from a file, not from you, and is not hf:OWNER/NAME. Name it yourself to open it."
             raise InputError(msg)
 
     def parts(self) -> tuple[Part, ...] | None:
@@ -99,12 +99,12 @@ class IrDatasets(Source):
 
     def parts(self) -> tuple[Part, ...]:
         """The parts of the data set."""
-        return tuple(part for part, name in _THEIR_NAMES.items() if getattr(self._dataset, f"has_{name}")())
+        return tuple(part for part, name in _IR_DATASETS_PARTS.items() if getattr(self._dataset, f"has_{name}")())
 
     def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
         """The rows; a document without a field "text" gets the default text of ir_datasets."""
         with _readable(f"irds:{self.name}"):
-            rows = getattr(self._dataset, f"{_THEIR_NAMES[part]}_iter")()
+            rows = getattr(self._dataset, f"{_IR_DATASETS_PARTS[part]}_iter")()
             with _quiet():
                 first = list(itertools.islice(rows, 1))  # the first row downloads the data
             for row in itertools.chain(first, rows):
@@ -112,7 +112,7 @@ class IrDatasets(Source):
                 if part == "passages" and "text" not in fields:
                     text, named = row.default_text(), ("title", *PASSAGE_IDS)
                     # Fields contained in the text are not metadata.
-                    rest = {name: one for name, one in fields.items() if name in named or str(one) not in text}
+                    rest = {name: value for name, value in fields.items() if name in named or str(value) not in text}
                     fields = {**rest, "text": text}
                 yield fields
 
@@ -139,7 +139,7 @@ class IrDatasets(Source):
             except KeyError:
                 close = nearest(self.name, ir_datasets.registry)
                 hint = f" Did you mean 'irds:{close}'?" if close else ""
-                msg = f"ir_datasets knows no data set '{self.name}'.{hint} See https://ir-datasets.com for the names."
+                msg = f"ir_datasets has no data set '{self.name}'.{hint} See https://ir-datasets.com for the names."
                 raise DataError(msg) from None
 
 

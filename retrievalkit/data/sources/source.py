@@ -136,8 +136,8 @@ class Source:
             DataError: The source lacks the part, or yields something other than a row.
         """
         if not self.holds(part, split):
-            held = ", ".join(self.parts() or ()) or "nothing"
-            msg = f"'{self.address}' has no {part}; it has {held}."
+            parts = ", ".join(self.parts() or ()) or "nothing"
+            msg = f"'{self.address}' has no {part}; it has {parts}."
             raise DataError(msg)
         for number, row in enumerate(self._rows(part, split), 1):
             if isinstance(row, Record):
@@ -145,7 +145,7 @@ class Source:
             elif isinstance(row, Mapping):
                 yield Record(self.address, number, dict(row))
             else:
-                msg = f"row {number} of the {part} is {shown(row)}, and should be a mapping of field names to values."
+                msg = f"row {number} of the {part} is {shown(row)}, but should be a mapping of field names to values."
                 raise DataError(msg, file=self.address)
 
 
@@ -166,10 +166,10 @@ class InMemory(str):
     @classmethod
     def of(cls, name: str, *, run: Any = None, **parts: Iterable[Row]) -> InMemory:
         """Create the address `name` for these rows or this run."""
-        made = cls(name)
-        made.parts = {part: parts[part] for part in PARTS if part in parts}
-        made.run = run
-        return made
+        address = cls(name)
+        address.parts = {part: parts[part] for part in PARTS if part in parts}
+        address.run = run
+        return address
 
 
 class Memory(Source):
@@ -177,14 +177,14 @@ class Memory(Source):
 
     def __init__(self, address: InMemory) -> None:
         super().__init__(address)
-        self.address, self._run, self._held = address, address.run, address.parts
+        self.address, self._run, self._parts = address, address.run, address.parts
 
     def parts(self) -> tuple[Part, ...]:
         """The parts with rows."""
-        return tuple(self._held)
+        return tuple(self._parts)
 
     def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
-        return self._held[part]
+        return self._parts[part]
 
     def fingerprint(self) -> str:
         """A fingerprint of the rows, or of the run."""
@@ -192,5 +192,5 @@ class Memory(Source):
 
     def size(self) -> int | None:
         """The number of passages."""
-        held = self._held.get("passages")
-        return len(held) if isinstance(held, Sized) else None
+        passages = self._parts.get("passages")
+        return len(passages) if isinstance(passages, Sized) else None

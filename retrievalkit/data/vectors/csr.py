@@ -58,7 +58,7 @@ class MappedCsr:
 
         # Copy even a single piece: zip members are not aligned to the element size.
         nothing = self._columns[:0], self._values[:0]
-        columns, values = (np.concatenate(some) for some in zip(nothing, *pieces, strict=True))
+        columns, values = (np.concatenate(parts) for parts in zip(nothing, *pieces, strict=True))
         try:
             # scipy does not check bounds: a bad column index would access memory outside the array.
             check_range(columns, self.shape[1])
@@ -70,7 +70,7 @@ class MappedCsr:
 
 
 def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) -> Any:
-    """Rows of several files as one matrix, in the given order.
+    """Rows of several files as a single matrix, in order.
 
     Args:
         files: The files, at least one.
@@ -99,13 +99,13 @@ def members(path: Path) -> dict[str, tuple[int, int]]:
                 stream.seek(member.header_offset)
                 header = stream.read(_LOCAL_HEADER)
                 if member.compress_type != zipfile.ZIP_STORED or not header.startswith(_LOCAL_MAGIC):
-                    msg = f"its member {member.filename} is not stored as it is"
+                    msg = f"its member {member.filename} is not stored uncompressed"
                     raise ValueError(msg)
                 before = sum(struct.unpack_from("<HH", header, 26))
                 places[member.filename] = (member.header_offset + _LOCAL_HEADER + before, member.file_size)
     # All exceptions that zipfile raises for a corrupt directory.
     except (struct.error, NotImplementedError, OverflowError, EOFError) as error:
-        msg = f"it is no .npz file: {error}"
+        msg = f"it is not an .npz file: {error}"
         raise ValueError(msg) from error
     return places
 

@@ -26,11 +26,10 @@ class Ids(Sequence[str]):
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         try:
             self._ends = _line_ends(path)
         except (OSError, ValueError) as error:
-            msg = f"'{path}' cannot be read as ids, one per line ({error}): it is damaged. Make the folder again."
+            msg = f"'{path}' cannot be read as ids, one per line ({error}): it is damaged. Write the folder again."
             raise ArtifactError(msg) from error
         self._hashes: np.ndarray | None = None
         self._order = np.empty(0, dtype=np.int64)

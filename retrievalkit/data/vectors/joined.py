@@ -20,8 +20,6 @@ from retrievalkit.errors import ArtifactError
 SHARD_TEXTS = 8_192
 """Texts per shard if the manifest of the first folder does not record the number."""
 
-_READ = 4_096
-
 
 @dataclass(frozen=True)
 class Part:
@@ -40,7 +38,7 @@ class Part:
     def __len__(self) -> int:
         return len(self.store) if self.rows is None else len(self.rows)
 
-    def own(self, texts: np.ndarray) -> np.ndarray:
+    def folder_rows(self, texts: np.ndarray) -> np.ndarray:
         """Convert rows counted over all parts to rows of the folder."""
         texts = texts - self.first
         return texts if self.rows is None else self.rows[texts]
@@ -58,23 +56,23 @@ class JoinedIds(Ids):
     def take(self, rows: np.ndarray) -> list[str]:
         """The ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
-        found = np.empty(len(rows), dtype=object)
+        ids = np.empty(len(rows), dtype=object)
         for part, places in by_part(self._parts, rows):
-            found[places] = part.store.ids.take(part.own(rows[places]))
-        return list(found)
+            ids[places] = part.store.ids.take(part.folder_rows(rows[places]))
+        return list(ids)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """(ids,) int64: the row of each id, or -1 if it is unknown."""
-        found = np.full(len(ids), -1, dtype=np.int64)
+        result = np.full(len(ids), -1, dtype=np.int64)
         for part in self._parts:
             rows = part.store.ids.rows(ids)
             if part.rows is None:
-                there, places = rows >= 0, rows
+                known, places = rows >= 0, rows
             else:
                 places = np.searchsorted(part.rows, rows)
-                there = (rows >= 0) & (part.rows[np.minimum(places, len(part.rows) - 1)] == rows)
-            found[there] = places[there] + part.first
-        return found
+                known = (rows >= 0) & (part.rows[np.minimum(places, len(part.rows) - 1)] == rows)
+            result[known] = places[known] + part.first
+        return result
 
 
 class JoinedStore(VectorStore):
@@ -94,9 +92,9 @@ class JoinedStore(VectorStore):
     @classmethod
     def among(cls, store: VectorStore, rows: np.ndarray) -> JoinedStore:
         """At least one text of a folder; `rows` are ascending."""
-        some = cls.__new__(cls)
-        some._join([Part(store, rows, 0)])
-        return some
+        joined = cls.__new__(cls)
+        joined._join([Part(store, rows, 0)])
+        return joined
 
     def _join(self, parts: Sequence[Part]) -> None:
         self._parts, stores = parts, [part.store for part in parts]
@@ -112,8 +110,8 @@ class JoinedStore(VectorStore):
         self.offsets, self.vectors_per_text, self.rows = None, None, 0
         if self.dim:
             firsts = [part.store._rows_of(np.arange(len(part.store) + 1)) for part in self._parts]
-            kept = [slice(None) if part.rows is None else part.rows for part in self._parts]
-            counts = np.concatenate([np.diff(one)[rows] for one, rows in zip(firsts, kept, strict=True)])
+            selections = [slice(None) if part.rows is None else part.rows for part in self._parts]
+            counts = np.concatenate([np.diff(starts)[rows] for starts, rows in zip(firsts, selections, strict=True)])
             self.rows = int(counts.sum())
             if (counts == counts[0]).all():
                 self.vectors_per_text = int(counts[0])
@@ -131,23 +129,23 @@ class JoinedStore(VectorStore):
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
         """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
-        taken = np.empty((len(rows), self.dim), dtype=self.dtype)
+        vectors = np.empty((len(rows), self.dim), dtype=self.dtype)
         texts = self.texts_of(rows)
         inside = rows - self._rows_of(texts)
         for part, places in by_part(self._parts, texts):
-            firsts = part.store._rows_of(part.own(texts[places]))
-            taken[places] = part.store.take_vectors(firsts + inside[places])
-        return taken
+            firsts = part.store._rows_of(part.folder_rows(texts[places]))
+            vectors[places] = part.store.take_vectors(firsts + inside[places])
+        return vectors
 
     def take_weights(self, texts: np.ndarray) -> Any:
         """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
         import scipy.sparse
 
-        found = list(by_part(self._parts, texts)) or [(self._parts[0], texts)]
-        matrices = [part.store.take_weights(part.own(texts[places])) for part, places in found]
-        if len(found) == 1:
+        pieces = list(by_part(self._parts, texts)) or [(self._parts[0], texts)]
+        matrices = [part.store.take_weights(part.folder_rows(texts[places])) for part, places in pieces]
+        if len(pieces) == 1:
             return matrices[0]
-        order = np.argsort(np.concatenate([places for _, places in found]))
+        order = np.argsort(np.concatenate([places for _, places in pieces]))
         return scipy.sparse.vstack(matrices, format="csr")[order]
 
     def link(self, target: Any) -> None:
@@ -158,13 +156,14 @@ class JoinedStore(VectorStore):
     def _between(self, start: int, end: int, *, vectors: bool = True, weights: bool = True) -> VectorBlock:
         wanted, blocks = {"vectors": vectors, "weights": weights}, []
         for part, places in by_part(self._parts, np.arange(start, end)):
-            own = part.own(start + places)
-            first, last = int(own[0]), int(own[-1]) + 1
+            selected = part.folder_rows(start + places)
+            first, last = int(selected[0]), int(selected[-1]) + 1
             # Memory-map the block if its texts are consecutive in their folder too.
-            mapped = last - first == len(own)
-            blocks.append(part.store._between(first, last, **wanted) if mapped else part.store.take(own))
+            mapped = last - first == len(selected)
+            blocks.append(part.store._between(first, last, **wanted) if mapped else part.store.take(selected))
         rows = [block.vectors for block in blocks if vectors and block.vectors is not None]
-        return self._as_block(start, end, rows, [one.weights for one in blocks if weights and one.weights is not None])
+        matrices = [block.weights for block in blocks if weights and block.weights is not None]
+        return self._as_block(start, end, rows, matrices)
 
 
 def by_part(parts: Sequence[Part], texts: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
@@ -176,11 +175,11 @@ def by_part(parts: Sequence[Part], texts: np.ndarray) -> Iterator[tuple[Part, np
 
 def _parts(stores: Sequence[VectorStore], deleted: Sequence[Collection[str]]) -> list[Part]:
     parts, first = [], 0
-    for store, gone in zip(stores, deleted, strict=True):
+    for store, removed in zip(stores, deleted, strict=True):
         rows = None
-        if gone:
-            lacking = store.ids.rows(list(gone))
-            rows = np.delete(np.arange(len(store)), lacking[lacking >= 0])
+        if removed:
+            unselected = store.ids.rows(list(removed))
+            rows = np.delete(np.arange(len(store)), unselected[unselected >= 0])
         part = Part(store, rows, first)
         if len(part):
             parts.append(part)

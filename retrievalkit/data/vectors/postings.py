@@ -58,7 +58,7 @@ def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
     """The weights as CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
     shards = (shard for _, shard in source.lexical())
-    pieces = (some[start : start + part_texts] for some in shards for start in range(0, some.shape[0], part_texts))
+    pieces = (shard[start : start + part_texts] for shard in shards for start in range(0, shard.shape[0], part_texts))
     for piece in pieces:
         texts, postings = sum(matrix.shape[0] for matrix in waiting), sum(matrix.nnz for matrix in waiting)
         if waiting and (texts + piece.shape[0] > part_texts or postings + piece.nnz > PART_POSTINGS):
@@ -104,12 +104,12 @@ class Postings:
             if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
                 msg = f"{_CONTENTS} does not hold the counts of its parts"
                 raise ValueError(msg)  # noqa: TRY301
-            found = sum(self._check(number) for number in range(len(self.parts)))
+            count = sum(self._check(number) for number in range(len(self.parts)))
         except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
-        if found != contents.postings:
-            msg = f"'{folder}' is damaged: {found} postings instead of {contents.postings}. Index again."
+        if count != contents.postings:
+            msg = f"'{folder}' is damaged: {count} postings instead of {contents.postings}. Index again."
             raise ArtifactError(msg)
 
     def __len__(self) -> int:

@@ -58,22 +58,22 @@ class RangedRows:
         gap = _GAP_BYTES // (self.shape[1] * self.dtype.itemsize)
         cuts = np.flatnonzero(np.diff(wanted) > gap + 1) + 1
         groups = np.split(wanted, cuts)
-        found = self._spans([(int(one[0]), int(one[-1]) + 1) for one in groups])
-        kept = [data[one - one[0]] for one, data in zip(groups, found, strict=True)]
-        taken: np.ndarray = np.concatenate(kept)[places]
-        return taken
+        arrays = self._spans([(int(group[0]), int(group[-1]) + 1) for group in groups])
+        selected = [array[group - group[0]] for group, array in zip(groups, arrays, strict=True)]
+        result: np.ndarray = np.concatenate(selected)[places]
+        return result
 
     def _spans(self, spans: list[tuple[int, int]]) -> list[np.ndarray]:
         width = self.shape[1] * self.dtype.itemsize
         wanted = [(self.offset + start * width, self.offset + end * width) for start, end in spans]
-        found = []
+        arrays = []
         for (start, end), data in zip(spans, self._store.parts([(self._name, *span) for span in wanted]), strict=True):
             # bytearray, because torch warns about read-only arrays.
             array = np.frombuffer(bytearray(data), dtype=self.dtype).reshape(end - start, -1)
             if not self._whole:
                 self._compare(start, end, array, data)
-            found.append(array)
-        return found
+            arrays.append(array)
+        return arrays
 
     def _compare(self, start: int, end: int, array: np.ndarray, data: bytes) -> None:
         problem = ""
@@ -102,25 +102,25 @@ def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], na
             msg = f"'{store.url}/{name}' contains no vectors. Encode again."
             raise ArtifactError(msg)
     heads = store.parts([(name, 0, _HEADER_BYTES) for name in names])
-    found = []
+    shards = []
     for name, head in zip(names, heads, strict=True):
         try:
-            found.append(RangedRows(store, name, files[name], head))
+            shards.append(RangedRows(store, name, files[name], head))
         except ValueError as error:
             msg = f"'{store.url}/{name}' cannot be read ({error}): it is damaged. Encode again."
             raise ArtifactError(msg) from error
     if os.environ.get(storage.VERIFY) == "1":
-        for one in found:
-            one.rows(0, one.shape[0])
-    return found
+        for shard in shards:
+            shard.rows(0, shard.shape[0])
+    return shards
 
 
 def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Yield items, computing the next in a thread."""
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(lambda: list(itertools.islice(source, 1)))
-        while found := coming.result():
-            coming = thread.submit(lambda: list(itertools.islice(source, 1)))
-            yield found[0]
-            del found
+        pending = thread.submit(lambda: list(itertools.islice(source, 1)))
+        while batch := pending.result():
+            pending = thread.submit(lambda: list(itertools.islice(source, 1)))
+            yield batch[0]
+            del batch

@@ -68,8 +68,8 @@ def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool
             np.lib.format.write_array_header_1_0(stream, header)
             norm = distance = weights_norm = 0.0
             for start in range(first, first + texts, _ROWS):
-                some = np.arange(start, min(start + _ROWS, first + texts))
-                rows, longest = _rows(source.take(some), terms)
+                block_texts = np.arange(start, min(start + _ROWS, first + texts))
+                rows, longest = _rows(source.take(block_texts), terms)
                 bits = _rounded(rows)
                 stream.write(bits.tobytes())
                 norm, weights_norm = max(norm, _greatest(rows)), max(weights_norm, longest)
@@ -138,13 +138,13 @@ class Rounded:
             self.parts = contents.parts
             self.terms = np.array(open_array(folder / _TERMS, ("<i4",), 1), dtype=np.int64)
             check_range(self.terms, postings.terms)
-            found = [self._array(number).shape for number in range(len(postings.parts))]
+            shapes = [self._array(number).shape for number in range(len(postings.parts))]
         except (OSError, ValueError) as error:
             msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
             raise ArtifactError(msg) from error
-        wanted = [(texts, store.dim + len(self.terms)) for texts in postings.parts]
-        if found != wanted or len(self.parts) < len(found):
-            msg = f"'{folder}' is damaged: it holds an array of another shape, {found}, not {wanted}. Index again."
+        expected = [(texts, store.dim + len(self.terms)) for texts in postings.parts]
+        if shapes != expected or len(self.parts) < len(shapes):
+            msg = f"'{folder}' is damaged: its arrays have the shapes {shapes}, not {expected}. Index again."
             raise ArtifactError(msg)
 
     def blocks(self) -> Iterator[tuple[RoundedPart, np.ndarray]]:

@@ -162,7 +162,7 @@ class VectorStore:
         if not headers and not weights:
             msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
             raise UnsupportedError(msg)
-        self.rows = sum(one.shape[0] for one in headers)
+        self.rows = sum(header.shape[0] for header in headers)
         self.dim = int(headers[0].shape[1]) if headers else 0
         self.dtype = headers[0].dtype if headers else np.dtype(np.float32)
         self.vocabulary = weights[0].shape[1] if weights else 0
@@ -248,14 +248,18 @@ class VectorStore:
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
         """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
-        taken = np.empty((len(rows), self.dim), dtype=self.dtype)
-        for shard, wanted in self._by_shard(rows, [shard.first_row for shard in self._shards]):
+        result = np.empty((len(rows), self.dim), dtype=self.dtype)
+        numbers = np.searchsorted([shard.first_row for shard in self._shards], rows, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        for places in np.split(order, cuts) if len(order) else []:
+            shard = self._shards[int(numbers[places[0]])]
             assert shard.vectors is not None
-            found = shard.vectors.take(rows[wanted] - shard.first_row)
-            if len(wanted) == len(rows):
-                return found
-            taken[wanted] = found
-        return taken
+            vectors = shard.vectors.take(rows[places] - shard.first_row)
+            if len(places) == len(rows):
+                return vectors
+            result[places] = vectors
+        return result
 
     def take_weights(self, texts: np.ndarray) -> Any:
         """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
@@ -263,14 +267,6 @@ class VectorStore:
         numbers = np.searchsorted(firsts, texts, side="right") - 1
         files = [shard.weights for shard in self._shards if shard.weights is not None]
         return joined(files, numbers, texts - firsts[numbers])
-
-    def _by_shard(self, wanted: np.ndarray, firsts: Sequence[int]) -> Iterator[tuple[_Shard, np.ndarray]]:
-        """Each shard that contains any of the wanted rows or texts, and their positions in `wanted`."""
-        numbers = np.searchsorted(firsts, wanted, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        for places in np.split(order, cuts) if len(order) else []:
-            yield self._shards[int(numbers[places[0]])], places
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
         """The text of each vector."""

@@ -60,19 +60,19 @@ class VectorWriter:
 
     def _resume(self, store: storage.Store, fingerprint: str) -> None:
         """Fetch the files of an earlier writer from the store, except vectors; or start from scratch there."""
-        left = [name for name in self._sent if name.startswith(f"{storage.PARTIAL}/")]
-        begun = f"{storage.PARTIAL}/{_SENT_IDENTITY}"
+        partial = [name for name in self._sent if name.startswith(f"{storage.PARTIAL}/")]
+        identity = f"{storage.PARTIAL}/{_SENT_IDENTITY}"
         # Without its manifest, the folder in the store is not a vectors folder.
         store.remove([storage.MANIFEST])
-        if begun in left and store.read(begun).decode() == fingerprint:
-            for name in left:
+        if identity in partial and store.read(identity).decode() == fingerprint:
+            for name in partial:
                 storage.inside(self.folder, name.partition("/")[2])
                 store.fetch(name, self.folder / name.partition("/")[2])
             (self.folder / _SENT_IDENTITY).rename(self.folder / IDENTITY)
             return
-        store.remove(left)
+        store.remove(partial)
         (self.folder / IDENTITY).write_text(fingerprint)
-        store.put(self.folder / IDENTITY, begun)
+        store.put(self.folder / IDENTITY, identity)
 
     def keep(self, path: Path) -> None:
         """Upload another file of the folder to the store, for a writer that resumes."""
@@ -88,10 +88,10 @@ class VectorWriter:
         complete, changed = set(), None
         for record in self._parts("shard-*.json"):
             number = int(record.stem.rpartition("-")[2])
-            wrong = self._first_changed(number)
-            if wrong is None:
+            changed_file = self._first_changed(number)
+            if changed_file is None:
                 complete.add(number)
-            changed = changed or wrong
+            changed = changed or changed_file
         return frozenset(complete), changed
 
     def write_shard(
@@ -289,11 +289,11 @@ def _parts_of(number: int) -> tuple[str, str]:
 
 def _clear(folder: Path) -> None:
     """Remove the files of another writer, but only from a staging folder, which holds nothing else."""
-    left = list(folder.iterdir())
-    if left and not (folder.name.endswith(".partial") or (folder / IDENTITY).exists()):
-        msg = f"'{folder}' is not empty, but vectors should be written there. Choose another folder."
+    paths = list(folder.iterdir())
+    if paths and not (folder.name.endswith(".partial") or (folder / IDENTITY).exists()):
+        msg = f"'{folder}' is not empty, and vectors would be written to it. Choose another folder."
         raise ArtifactError(msg)
-    for path in left:
+    for path in paths:
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -80,7 +80,7 @@ def compare(options: CompareOptions) -> Comparison:
     from retrievalkit.evaluation.metrics import PerQuery, first_ids
 
     if len(options.runs) < 2:
-        msg = f"{len(options.runs)} run given, and a comparison needs two or more."
+        msg = f"a comparison needs at least two runs, not {len(options.runs)}. Give more runs."
         raise InputError(msg)
     output = None if options.output is None else Path(options.output)
     if output is not None:
@@ -110,23 +110,23 @@ def compare(options: CompareOptions) -> Comparison:
         of_run = {name: contender.values[metric] for name, contender in contenders.items()}
         shared = [query_id for query_id in qrels if all(query_id in known for known in of_run.values())]
         if not shared:
-            msg = f"the runs have no query in common that {metric} has a value for. Compare runs of the same queries."
+            msg = f"no query has a value of {metric} in all runs. Compare runs of the same queries."
             raise InputError(msg)
-        values[metric] = by_run = {name: {one: known[one] for one in shared} for name, known in of_run.items()}
+        values[metric] = by_run = {name: {query: known[query] for query in shared} for name, known in of_run.items()}
         of_runs, of_pairs = compare_metric(
             metric, by_run, pairs, texts, confidence=options.confidence, seed=options.seed, examples=options.examples
         )
         means += of_runs
         differences += of_pairs
     # A problem that several runs share is reported once.
-    said: dict[tuple[str, str], list[str]] = {}
+    issues: dict[tuple[str, str], list[str]] = {}
     for name, contender in contenders.items():
         for problem in contender.problems:
-            said.setdefault(problem, []).append(f"'{name}'")
-    notes = [f"{start}{'s' * (len(names) > 1)} {shortlist(names, 3)}{end}" for (start, end), names in said.items()]
-    if texts and (lacking := [query_id for query_id in qrels if query_id not in texts]):
-        lack = f"of {len(qrels)} queries of the qrels have no text in the queries"
-        notes.append(f"{len(lacking)} {lack}: {first_ids(lacking)}.")
+            issues.setdefault(problem, []).append(f"'{name}'")
+    notes = [f"{start}{'s' * (len(names) > 1)} {shortlist(names, 3)}{end}" for (start, end), names in issues.items()]
+    if texts and (missing := [query_id for query_id in qrels if query_id not in texts]):
+        caveat = f"{len(missing)} of {len(qrels)} queries of the qrels have no text in the queries"
+        notes.append(f"{caveat}: {first_ids(missing)}.")
     add_rankings(differences, contenders, texts, options.corpus)
     settings: dict[str, Any] = {"permutations": PERMUTATIONS, "resamples": RESAMPLES, "confidence": options.confidence}
     settings |= {"seed": options.seed, "ties": options.ties, "over": options.over}

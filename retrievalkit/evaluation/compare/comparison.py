@@ -70,7 +70,7 @@ class Ranking:
     Attributes:
         first: Its first documents.
         relevant_at: The ranks of its relevant documents.
-        relevant: The number of relevant documents, whether in the run or not.
+        relevant: The number of relevant documents, in the run or not.
     """
 
     first: list[TopHit]
@@ -149,10 +149,10 @@ def compare_metric(
     for (run, against), gap, (low, high), (p, t, p_corrected, t_corrected) in zip(
         pairs, gaps, intervals[len(columns) :], tests, strict=True
     ):
-        queries = [QueryDifference(one, values[run][one], values[against][one], texts.get(one)) for one in values[run]]
-        queries.sort(key=lambda one: (-one.difference, one.query_id))
-        wins = [one for one in queries if one.difference > 0][:examples]
-        losses = [one for one in queries if one.difference < 0]
+        queries = [QueryDifference(id_, values[run][id_], values[against][id_], texts.get(id_)) for id_ in values[run]]
+        queries.sort(key=lambda query: (-query.difference, query.query_id))
+        wins = [query for query in queries if query.difference > 0][:examples]
+        losses = [query for query in queries if query.difference < 0]
         largest = wins + losses[max(0, len(losses) - examples) :]
         figures = (float(gap.mean()), low, high, p, t, *counts(gap), p_corrected, t_corrected)
         differences.append(Difference(metric, run, against, *figures, largest))
@@ -226,13 +226,13 @@ class Comparison(Tabular):
         rows = []
         for mean in self.means:
             start = [mean.metric, mean.run, f"{mean.mean:.4f}", _interval(mean)]
-            pairs = [one for one in self.differences if (one.metric, one.run) == (mean.metric, mean.run)]
+            pairs = [pair for pair in self.differences if (pair.metric, pair.run) == (mean.metric, mean.run)]
             rows += [] if pairs else [start + ["-"] * (len(HEADER) - len(start))]
-            for one in pairs:
-                p_values = (one.p_value, one.p_corrected, one.t_test, one.t_test_corrected)
+            for pair in pairs:
+                p_values = (pair.p_value, pair.p_corrected, pair.t_test, pair.t_test_corrected)
                 shown = [f"{p:.4f}" if p >= 0.0001 else "<0.0001" for p in p_values]
-                won = f"{one.wins}/{one.ties}/{one.losses}"
-                rows.append([*start, one.against, f"{one.difference:+.4f}", _interval(one), *shown, won])
+                won = f"{pair.wins}/{pair.ties}/{pair.losses}"
+                rows.append([*start, pair.against, f"{pair.difference:+.4f}", _interval(pair), *shown, won])
         return rows
 
     def to_pandas(self) -> DataFrame:
@@ -242,7 +242,7 @@ class Comparison(Tabular):
         return pandas.DataFrame(self.to_table(), columns=list(HEADER))
 
     def __repr__(self) -> str:
-        means = ", ".join(f"{one.run} {one.metric} {one.mean:.4f}" for one in self.means)
+        means = ", ".join(f"{mean.run} {mean.metric} {mean.mean:.4f}" for mean in self.means)
         return f"Comparison({means})"
 
     def _repr_html_(self) -> str:
@@ -278,27 +278,30 @@ def render(comparison: Comparison, console: Console) -> None:
         del names["against"]
     for metric in comparison.metrics:
         significant = {
-            (one.run, one.against) for one in comparison.differences if one.metric == metric and comparison.shows(one)
+            (pair.run, pair.against)
+            for pair in comparison.differences
+            if pair.metric == metric and comparison.shows(pair)
         }
-        found = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
+        measured = [dict(zip(HEADER, row, strict=True)) for row in comparison.to_table() if row[0] == metric]
         shown = dict(names)
         for dropped in ("", "interval", "p (t-test, Holm)", "interval of difference", HEADER[-1]):
             shown.pop(dropped, None)
             right = [place for place, name in enumerate(shown) if name not in ("run", "against")]
-            table = text_table([list(shown.values()), *([row[one] for one in shown] for row in found)], right=right)
+            cells = [[row[name] for name in shown] for row in measured]
+            table = text_table([list(shown.values()), *cells], right=right)
             if max(map(len, table.split("\n"))) <= console.width:
                 break
         styles = {
             number: (row["difference"], "bold red" if row["difference"].startswith("-") else "bold green")
-            for number, row in enumerate(found, 1)
+            for number, row in enumerate(measured, 1)
             if (row["run"], row["against"]) in significant
         }
         show(metric, table, styles)
-    for one in comparison.differences:
-        if len(comparison.runs) > 2 or one.metric != comparison.metrics[0] or not one.largest:
+    for pair in comparison.differences:
+        if len(comparison.runs) > 2 or pair.metric != comparison.metrics[0] or not pair.largest:
             continue
         rows = [["query", "left", "right", "text"]]
-        for query in one.largest:
+        for query in pair.largest:
             # The query's text, and each run's first document if it has a title or a snippet.
             hits = ((run, hit) for run, ranking in query.rankings.items() for hit in ranking.first[:1])
             named = ((run, hit, hit.title or hit.snippet) for run, hit in hits)
@@ -307,14 +310,14 @@ def render(comparison: Comparison, console: Console) -> None:
         lines = [Text(line) for line in text_table(rows, right=(1, 2)).split("\n")]
         for line in lines:
             line.truncate(console.width, overflow="ellipsis")
-        title = f"{one.metric}: where {one.run} (left) and {one.against} (right) differ most"
+        title = f"{pair.metric}: where {pair.run} (left) and {pair.against} (right) differ most"
         show(title, "\n".join(line.plain for line in lines))
     options = comparison.options
     against = "each other" if comparison.baseline == ALL_PAIRS else comparison.baseline
     explanation = (
-        f"Differences are against {against}; bold ones are more than chance. Intervals are of "
-        f"{options['confidence']:.0%}, by bootstrap. p is of the paired randomisation test, p of t of the t-test, "
-        f"corrected by Holm over a metric's pairs; w/t/l: queries won, tied, lost. Seed {options['seed']}."
+        f"Differences are against {against}; bold differences are significant. Intervals are "
+        f"{options['confidence']:.0%} bootstrap intervals. p: paired randomisation test; p of t: paired t-test; both "
+        f"Holm-corrected over a metric's pairs; w/t/l: queries won, tied, lost. Seed {options['seed']}."
     )
     # Wrapped here, as rich breaks a name that is longer than the line.
     wrapped = textwrap.wrap(printable(explanation), console.width, break_long_words=False, break_on_hyphens=False)
@@ -328,5 +331,5 @@ def judgement(grade: int | None) -> str:
     return "not relevant" if grade < 1 else "relevant" if grade == 1 else f"relevant ({grade})"
 
 
-def _interval(one: Mean | Difference) -> str:
-    return f"[{one.low:.4f}, {one.high:.4f}]"
+def _interval(figure: Mean | Difference) -> str:
+    return f"[{figure.low:.4f}, {figure.high:.4f}]"

@@ -61,7 +61,7 @@ def _ranking(columns: Columns, ranks: Mapping[str, int], judged: Mapping[str, in
     top = list(islice(ranks, TOP_HITS))
     scores = {document: score for document, score in zip(*columns, strict=True) if document in top}
     first = [TopHit(rank, document, scores[document], judged.get(document)) for rank, document in enumerate(top, 1)]
-    return Ranking(first, sorted(ranks[one] for one in relevant & ranks.keys()), len(relevant))
+    return Ranking(first, sorted(ranks[document] for document in relevant & ranks.keys()), len(relevant))
 
 
 def add_rankings(
@@ -73,9 +73,9 @@ def add_rankings(
     """Add the top hits of both runs to the queries that differ most."""
     shown = [
         (query, name, contenders[name].rankings[query.query_id])
-        for one in differences
-        for query in one.largest
-        for name in (one.run, one.against)
+        for pair in differences
+        for query in pair.largest
+        for name in (pair.run, pair.against)
     ]
     # Document id -> a run that ranks it among the first.
     wanted = {hit.document_id: name for _, name, ranking in shown for hit in ranking.first}
@@ -83,14 +83,15 @@ def add_rankings(
     if corpus is not None and wanted:
         opened = open_corpus(corpus)
         # A single pass over the corpus, so that it may be of any size.
-        passages = {one.id: one for one in islice((one for one in opened if one.id in wanted), len(wanted))}
-        if lacking := sorted(wanted.keys() - passages.keys()):
-            raise opened.unknown(lacking[0], file=f"run '{wanted[lacking[0]]}'")
+        hits = (passage for passage in opened if passage.id in wanted)
+        passages = {passage.id: passage for passage in islice(hits, len(wanted))}
+        if missing := sorted(wanted.keys() - passages.keys()):
+            raise opened.unknown(missing[0], file=f"run '{wanted[missing[0]]}'")
     for query, name, ranking in shown:
-        first, asked = [], texts.get(query.query_id, "")
+        first, query_text = [], texts.get(query.query_id, "")
         for hit in ranking.first:
             if (passage := passages.get(hit.document_id)) is not None:
-                text = snippet(passage.text, asked)
-                hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, asked)))
+                text = snippet(passage.text, query_text)
+                hit = replace(hit, title=passage.title, snippet=text, matches=tuple(matches(text, query_text)))
             first.append(hit)
         query.rankings[name] = replace(ranking, first=first)

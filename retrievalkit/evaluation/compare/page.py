@@ -64,13 +64,13 @@ def write(comparison: Comparison, output: Path, *, plot: bool, overwrite: bool, 
         return
     means = draw_means(comparison) if plot else None
     differences = {metric: draw_differences(comparison, metric) for metric in comparison.metrics if plot}
-    page = comparison_page(comparison, means=means, differences=differences, alone=_is_file(output))
+    page = comparison_page(comparison, means=means, differences=differences, single_file=_is_file(output))
     if _is_file(output):
         write_page(output, page)
         return
     runs, lines = comparison.runs, [["metric", "query", *comparison.runs]]
     for metric, by_run in comparison.per_query.items():
-        lines += [[metric, one, *(f"{by_run[run][one]:.6g}" for run in runs)] for one in by_run[runs[0]]]
+        lines += [[metric, query, *(f"{by_run[run][query]:.6g}" for run in runs)] for query in by_run[runs[0]]]
     with storage.write_folder(output, overwrite=overwrite) as staging:
         write_page(staging / PAGE, page)
         if means is not None:
@@ -100,16 +100,16 @@ def comparison_page(
     *,
     means: Picture | None = None,
     differences: Mapping[str, Picture] | None = None,
-    alone: bool = False,
+    single_file: bool = False,
 ) -> str:
     """Render a comparison as an HTML page."""
     names, metrics = comparison.runs, comparison.metrics
-    of_pairs = {(one.run, one.metric): one for one in comparison.differences}
+    of_pairs = {(pair.run, pair.metric): pair for pair in comparison.differences}
     rows: dict[str, list[tuple[Mean, Difference | None]]] = {metric: [] for metric in metrics}
     for mean in comparison.means:
         # A row per run, or per pair if a run is compared with several.
-        own = [one for one in comparison.differences if (one.metric, one.run) == (mean.metric, mean.run)]
-        rows[mean.metric] += [(mean, one) for one in own] or [(mean, None)]
+        pairs = [pair for pair in comparison.differences if (pair.metric, pair.run) == (mean.metric, mean.run)]
+        rows[mean.metric] += [(mean, pair) for pair in pairs] or [(mean, None)]
     many = len(comparison.differences) > _MOST_VERDICTS
     by_run = comparison.per_query[metrics[0]]
     queries = [(query_id, [by_run[run][query_id] for run in names]) for query_id in by_run[names[0]]]
@@ -120,7 +120,7 @@ def comparison_page(
         title=f"Comparison of {' and '.join(names) if len(names) == 2 else f'{len(names)} runs'}",
         subtitle=f"{', '.join(metrics)} over {counted(max(mean.queries for mean in comparison.means), 'queries')}",
         comparison=comparison,
-        verdicts=[one for one in comparison.differences if not many or one.metric == metrics[0]],
+        verdicts=[pair for pair in comparison.differences if not many or pair.metric == metrics[0]],
         means=means,
         differences=differences or {},
         means_of={(mean.run, mean.metric): (mean, of_pairs.get((mean.run, mean.metric))) for mean in comparison.means},
@@ -129,5 +129,5 @@ def comparison_page(
         queries=queries[:MOST_ROWS],
         left_out=max(0, len(queries) - MOST_ROWS),
         in_words=judgement,
-        alone=alone,
+        single_file=single_file,
     )

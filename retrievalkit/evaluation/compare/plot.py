@@ -51,18 +51,8 @@ def draw_means(comparison: Comparison) -> Picture:
             for mean in means:
                 if mean.run == comparison.baseline != ALL_PAIRS:
                     panel.axvline(mean.mean, color=colours["line"], linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-            panel.errorbar(
-                middle,
-                np.arange(len(means)),
-                xerr=reach,
-                fmt="o",
-                color=_WON,
-                ecolor=_WON,
-                elinewidth=2,
-                capsize=4,
-                markersize=6,
-                zorder=2,
-            )
+            style: dict[str, Any] = {"fmt": "o", "color": _WON, "ecolor": _WON, "elinewidth": 2, "markersize": 6}
+            panel.errorbar(middle, np.arange(len(means)), xerr=reach, capsize=4, zorder=2, **style)
             for row, mean in enumerate(means):
                 panel.annotate(
                     f"{mean.mean:.4f}", (mean.mean, row), (0, 7), textcoords="offset points", ha="center", fontsize=9,

@@ -279,7 +279,7 @@ def test_the_title_is_that_of_the_page_or_its_first_heading(page, title, text):
     [
         ("a", ["--root", "other"], "not in the root"),
         ("c.jsonl", ["--root", "other"], "ids of its own"),
-        ("documents:i.png", [], "holds no document"),
+        ("documents:i.png", [], "contains no documents"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, source, options, words):

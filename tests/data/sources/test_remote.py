@@ -142,7 +142,7 @@ def test_an_ir_dataset_has_training_examples_and_a_dev_set(toy, tmp_path, tiny_m
 
 
 def test_mistakes_about_ir_datasets(toy):
-    with pytest.raises(DataError, match=r"knows no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
+    with pytest.raises(DataError, match=r"has no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
         list(open_corpus("irds:vaswanii"))
     with pytest.raises(DataError, match=r"'irds:toy/docs' has no judgements; it has passages"):
         read_qrels("irds:toy/docs")

@@ -91,7 +91,7 @@ def test_a_plugins_source_gives_every_part(films):
     assert open_source("films:3").parts() == ("passages", "queries", "judgements")
     assert kind_of("films:3") == "collection"
     assert fingerprint("films:3") == fingerprint("films:3") != fingerprint("films:4")
-    with pytest.raises(registry.PluginError, match="the source 'wrong' is no Source"):
+    with pytest.raises(registry.PluginError, match="the source 'wrong' is not a Source"):
         open_source("wrong:x")
 
 
@@ -133,7 +133,7 @@ def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_brings_it(
         open_source("pydoc:click")
     with pytest.raises(
         InputError,
-        match=r"no known prefix of a source; did you mean 'irds:vaswani'\? Known: csv:, documents:, hf:, irds:",
+        match=r"not a known source prefix; did you mean 'irds:vaswani'\? Known: csv:, documents:, hf:, irds:",
     ):
         open_source("ird:vaswani")
     with pytest.raises(DataError, match="does not exist"):

@@ -156,7 +156,7 @@ def test_zip_tables_that_lie_are_refused(tmp_path, place):
 
 def test_a_compressed_matrix_is_refused(tmp_path):
     scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=True)
-    with pytest.raises(ValueError, match="is not stored as it is"):
+    with pytest.raises(ValueError, match="is not stored uncompressed"):
         MappedCsr(tmp_path / "m.npz")
 
 

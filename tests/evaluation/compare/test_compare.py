@@ -318,9 +318,9 @@ def test_runs_from_files_are_named_after_them(tmp_path):
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
-        (InputError, "1 run given", {"runs": {"a": FIRST}}),
+        (InputError, "at least two runs, not 1", {"runs": {"a": FIRST}}),
         (InputError, "no query of run 'b' is in the qrels", {"runs": {"a": FIRST, "b": {"z": [("d", 1.0)]}}}),
-        (InputError, "no query in common", {"runs": {one: {one: FIRST[one]} for one in ("q0", "q1")}, "over": "run"}),
+        (InputError, "no query has a value", {"runs": {one: {one: FIRST[one]} for one in ("q0", "q1")}, "over": "run"}),
         (UnknownNameError, "did you mean 'second'", {"baseline": "secnd"}),
         (UnknownNameError, "unknown metric", {"metrics": "MPR@3"}),
         (OptionError, "confidence", {"confidence": 95}),

@@ -71,7 +71,7 @@ def test_a_damaged_index_is_refused_when_it_is_opened(name, file, tmp_path):
     if file == "rounded/rounded-00000.npy":
         other = built(name, tmp_path / "other", lexical=True, dim=2 * DIM)
         (other / file).write_bytes(whole)
-        with pytest.raises(ArtifactError, match="holds an array"):
+        with pytest.raises(ArtifactError, match="its arrays have the shapes"):
             indexer(name).open(other)
 
 

@@ -223,7 +223,7 @@ def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher": None}, r"train\.jsonl:3: the teacher scores no positive and no negative of the query"),
+        ({"teacher": None}, r"train\.jsonl:3: the query .* has no teacher score of a positive or a negative"),
         ({"negatives": ()}, r"train\.jsonl:3: 'teacher' scores the document '.*', which is neither a positive"),
         ({}, "negatives is 0"),
     ],

@@ -35,10 +35,10 @@ def file_of_the_guide(name):
 @pytest.fixture
 def run(tmp_path, monkeypatch, fresh_registry):
     (tmp_path / "my_recipes").mkdir()
-    for name in ("extras.py", "my_recipes/overlap.yaml"):
+    for name in ("word_overlap.py", "my_recipes/overlap.yaml"):
         (tmp_path / name).write_text(file_of_the_guide(name))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RKIT_PLUGIN_FILES", "extras.py")
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", "word_overlap.py")
     fresh_registry()
     testing.tiny_collection("data")
     queries = [json.loads(line) for line in (tmp_path / "data" / "queries.jsonl").read_text().splitlines()]
@@ -112,12 +112,12 @@ def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
     ("line", "message"),
     [
         ("search a b --fusion vots", "unknown fusion 'vots'; did you mean 'votes'? Known: linear, rrf, sum, votes."),
-        ("search a b --fusion vots", "'votes' comes with extras.py local file."),
+        ("search a b --fusion vots", "'votes' comes with word_overlap.py local file."),
         ("search {runs} --fusion 'votes(tip=3)'", "fusion 'votes' has no option 'tip'"),
         ("search {runs} --fusion 'votes(top=x y)'", "is not of the form NAME or NAME(option=value"),
         ("search {runs} --fusion votes --rrf-k 3", "rrf_k=3 has no effect with fusion 'votes'"),
         ("search {runs} --fusion 'rrf(rrf_k=3)'", "Set it with --rrf-k"),
-        ("{evaluate} condenst@5", "Write 'condensed@5'. 'condensed' comes with extras.py local file."),
+        ("{evaluate} condenst@5", "Write 'condensed@5'. 'condensed' comes with word_overlap.py local file."),
         ("{evaluate} 'condensed(a=1)'", "has no option 'a'"),
         ("rerank apply overlop:x {pairs} -o o", "unknown reranker 'overlop'; did you mean 'overlap'?"),
         ("run extras/overlop -o o", "unknown recipe 'extras/overlop'; did you mean 'extras/overlap'?"),
@@ -140,8 +140,8 @@ def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):
 
 
 def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
-    (tmp_path / "other.py").write_text((tmp_path / "extras.py").read_text().replace('"extras:', '"other:'))
-    monkeypatch.setenv("RKIT_PLUGIN_FILES", "extras.py,other.py")
+    (tmp_path / "other.py").write_text((tmp_path / "word_overlap.py").read_text().replace('"word_overlap:', '"other:'))
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", "word_overlap.py,other.py")
     fresh_registry()
     for call in (
         lambda: Fusion("votes"),
@@ -150,7 +150,7 @@ def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
         lambda: find_recipe("extras/overlap"),
         lambda: registry.create("filter", "longer_than", None),
     ):
-        with pytest.raises(PluginError, match=r"is registered by both extras\.py local file and other\.py local file"):
+        with pytest.raises(PluginError, match=r"is registered by both word_overlap\.py local file and other\.py local file"):
             call()
     assert well(run("--help")).output
 
@@ -201,7 +201,7 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "wrong.py"))
     fresh_registry()
     for call, message in (
-        (lambda: per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN"), "metric 'NaN' is nan for query 'q'"),
+        (lambda: per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN"), r"metric 'NaN' of plugin 'wrong'.* is nan for query 'q'"),
         (lambda: score_pairs(open_reranker("scores:1"), ["a", "b"]), r"shape \(1,\) for 2 pairs"),
         (lambda: open_reranker("scores:"), "the re-ranker 'scores' has no fingerprint"),
         (lambda: score_pairs(open_reranker("scores:1 inf"), ["a", "b"]), "not finite"),

@@ -204,7 +204,7 @@ _ODD: tuple[Text, ...] = (
 
 @ENCODERS.property()
 def batch_fields(case: EncoderCase) -> None:
-    """`collate` keeps the tokens in their order, pads to the longest text, and marks what is a token."""
+    """`collate` keeps the order of tokens, pads to the longest text, and masks the padding."""
     for side in SIDES:
         ids = case.encoder.tokenize(WORDS, side)
         batch = case.encoder.collate(ids, side)
@@ -232,7 +232,7 @@ _SOUND = ("batch_fields", "form", "inputs_unchanged", "same_twice", "grad_mode")
 
 @ENCODERS.property(after=_SOUND)
 def truncation(case: EncoderCase) -> str:
-    """Long texts are cut to the side's maximum length, with the tokens that end a text in their place."""
+    """Long texts are truncated to the side's maximum length, and keep their closing special tokens."""
     lengths = []
     for side in SIDES:
         long, longer, short = case.encoder.tokenize([LONG, ("", LONG[1] * 2), WORDS[0]], side)
@@ -257,7 +257,7 @@ def truncation(case: EncoderCase) -> str:
 
 @ENCODERS.property(after=_SOUND)
 def pairs(case: EncoderCase) -> None:
-    """A title is read as well as the text, and the two together are cut to the maximum length."""
+    """Title and text are both encoded, and truncated together."""
     if "title" in case.options:
         leave_out("an option says what becomes of titles.")
     text = "the language that people speak"
@@ -276,7 +276,7 @@ def pairs(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def odd_texts(case: EncoderCase) -> None:
-    """Empty texts, other scripts, control characters and names of special tokens are encoded, and stay finite."""
+    """Empty texts, other scripts, control characters and names of special tokens have finite states."""
     for side in SIDES:
         for texts in (_ODD, _ODD[:1], _ODD[:2]):
             batch = case.batch(texts, side)
@@ -289,7 +289,7 @@ def odd_texts(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def special_tokens(case: EncoderCase) -> None:
-    """`special_mask` is True at the tokens that the tokenizer adds, and nowhere else."""
+    """`special_mask` is True exactly at the tokens that the tokenizer adds."""
     for side in SIDES:
         (added,) = case.encoder.tokenize([("", "")], side)
         batch = case.batch(WORDS, side)
@@ -304,7 +304,7 @@ def special_tokens(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def extra_tokens(case: EncoderCase) -> None:
-    """The extra tokens that a pooler asks for stand where `extra` says, are special, and leave the rest as it is."""
+    """A pooler's extra tokens are at the positions in `extra`, count as special, and change no other token."""
     if "extra_tokens" not in case.encoder.offers:
         leave_out("it offers no extra tokens.")
     wanted = ExtraTokens(2, replace_first=False, position=None)
@@ -336,7 +336,7 @@ def extra_tokens(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def filled_with_masks(case: EncoderCase) -> None:
-    """Where a pooler asks for it, texts are filled up with tokens that have states, and that no token attends to."""
+    """If a pooler requests it, texts are padded with tokens that have states but are not attended to."""
     if "mask_filled" not in case.encoder.offers:
         leave_out("it does not fill texts up.")
     sides: tuple[Side, ...] = ("query",)
@@ -360,7 +360,7 @@ def filled_with_masks(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def names_of_tokens(case: EncoderCase) -> None:
-    """`tokens` gives each id a name, and `token_ids` gives ids of the vocabulary."""
+    """`tokens` names each id, and `token_ids` returns ids of the vocabulary."""
     (ids,) = case.encoder.tokenize(WORDS[:1], "document")
     names = case.encoder.tokens(ids)
     if len(names) != len(ids) or not all(isinstance(one, str) and one for one in names):
@@ -372,7 +372,7 @@ def names_of_tokens(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def layer_numbers(case: EncoderCase) -> None:
-    """Layer 0 is the embeddings, which know nothing of other tokens; each higher one differs from the one below."""
+    """Layer 0 is the embeddings, which do not depend on other tokens; each higher layer differs from the one below."""
     one, other = (
         case.batch([("", f"{word} is the capital of france and people speak the language")])
         for word in ("rome", "lima")
@@ -403,7 +403,7 @@ def layer_numbers(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def vocabulary_head(case: EncoderCase) -> None:
-    """The vocabulary head, where it is offered, gives a logit to each entry of the vocabulary."""
+    """The vocabulary head, if offered, returns a logit per vocabulary entry."""
     if "vocabulary_head" not in case.encoder.offers:
         leave_out("it offers no vocabulary head.")
     encoder = case.prepared(Needs(vocabulary_head=True))
@@ -418,7 +418,7 @@ def vocabulary_head(case: EncoderCase) -> None:
 
 @ENCODERS.property(after=_SOUND)
 def saved(case: EncoderCase) -> None:
-    """A changed encoder, saved and loaded, has the same tokens and states, bit by bit, and the same files."""
+    """A modified encoder, saved and loaded, has the same tokens, states and files, bit by bit."""
     extra = {"document": ExtraTokens(2, position=None)} if "extra_tokens" in case.encoder.offers else {}
     needs = Needs(extra_tokens=extra)
     encoder = case.prepared(needs)
@@ -455,7 +455,7 @@ def _weights(folder: Path) -> dict[str, str]:
 
 @ENCODERS.property(after=_SOUND)
 def compiled(case: EncoderCase) -> None:
-    """`compiled` gives the same states, on OpenVINO where it is installed."""
+    """`compiled` gives the same states, with OpenVINO if it is installed."""
     installed = "openvino" if importlib.util.find_spec("openvino") else "torch"
     backend = os.environ.get("RKIT_BACKEND", installed)
     encoder = type(case.encoder).compiled(case.model, backend=backend, **case.options)

@@ -457,7 +457,7 @@ def build_open_search(case: IndexerCase) -> None:
 
 @INDEXERS.property(once=True)
 def options_typed(case: IndexerCase) -> None:
-    """Options are keyword-only arguments with types, which the defaults fit."""
+    """Options are typed keyword-only arguments, and their defaults have the type."""
     expect_typed_keywords(registry.get("indexer", case.name), "indexer")
 
 
@@ -532,7 +532,7 @@ def order_of_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def ties(case: IndexerCase) -> None:
-    """Of equal scores, the text that comes first in the index ranks first, also where k cuts."""
+    """Of equal scores, the text that comes first in the index ranks first, also at the cut-off k."""
     case.only("vectors", "weights", "both")
     # Sums of zeros and ones are exact; ids are not in the order of the texts.
     few, rows = case.sample(4), torch.arange(4).repeat(6)
@@ -560,7 +560,7 @@ def _rough(numbers: torch.Tensor | None) -> torch.Tensor | None:
 
 @INDEXERS.property(after=_SAVED)
 def given_scores(case: IndexerCase) -> None:
-    """`scores` gives texts the scores that `search` gives them, NaN to unknown ones, or raises UnsupportedError."""
+    """`scores` gives a text the same score as `search`, NaN for unknown ids, or raises UnsupportedError."""
     queries, ids = case.main.sample.asked(slice(0, 3)), [[*one[::-1], "nobody"] for one in case.found[0][:3]]
     given = case.opened.scores(queries, ids)
     for row, values in enumerate(given):
@@ -576,7 +576,7 @@ def given_scores(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def filtered(case: IndexerCase) -> None:
-    """A search among some texts finds what is left of all hits without the others, with their scores."""
+    """A filtered search returns the unfiltered hits without the excluded texts, with the same scores."""
     sample = case.main.sample
     every = case.search(case.opened, sample.queries, len(sample))
     order = np.random.default_rng(0).permutation(len(sample))
@@ -595,7 +595,7 @@ def filtered(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=(*_SAVED, "brute_force"), once=True)
 def segments(case: IndexerCase) -> None:
-    """`open_joined` searches segments as one, without deleted texts, or returns False."""
+    """`open_joined` searches segments as one index, without deleted texts, or returns False."""
     case.only("vectors", "several", "weights", "both")
     sample, gone = case.sample(), case.found[0][0][0]
     halves = [
@@ -618,7 +618,7 @@ _SMALL, _GROWTH, _SLACK = 75, 25.0, 1 << 16
 
 @INDEXERS.property(after=_SAVED)
 def moved_folder(case: IndexerCase) -> None:
-    """A copy of the folder is searched while the source and the first folder are gone: no path is kept in it."""
+    """A copy of the folder can be searched after the source and the original are deleted: it contains no paths."""
     with case.elsewhere(case.main) as copied:
         found = case.search(case.open(copied), case.main.sample.queries)
     case.alike(found, case.found, "in a copy of the index once the source is gone", method="build")
@@ -626,7 +626,7 @@ def moved_folder(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def several_open(case: IndexerCase) -> None:
-    """Indexes that are open at the same time, one of them twice, do not get in each other's way."""
+    """Indexes that are open at the same time, one of them twice, do not interfere."""
     sample = case.main.sample
     turned = replace(sample, texts=sample.texts[::-1] if case.form == "texts" else sample.texts.rows(slice(5, None)))
     turned = replace(turned, ids=sample.ids[: len(turned.texts)])
@@ -640,7 +640,7 @@ def several_open(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def memory(case: IndexerCase) -> str:
-    """Searching again and again keeps no memory."""
+    """Repeated searches do not leak memory."""
     held = []
     tracemalloc.start()
     try:
@@ -658,7 +658,7 @@ def memory(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=_SAVED)
 def odd_texts(case: IndexerCase) -> None:
-    """Passages without a word, in any script or with the signs of a query language raise nothing."""
+    """Passages without words, in any script, or with characters of a query syntax raise nothing."""
     case.only("texts")
     whole = case.sample()
     odd = (
@@ -680,7 +680,7 @@ def odd_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def terms(case: IndexerCase) -> None:
-    """`contributions` of the terms of a query add up to the score, or it raises UnsupportedError."""
+    """`contributions` of a query's terms add up to the score, or raises UnsupportedError."""
     case.only("texts")
     query, ids, scores = case.main.sample.queries[0], case.found[0][0], case.found[1][0]
     for row, terms_of in enumerate(case.opened.contributions(query, ids)):
@@ -692,7 +692,7 @@ def terms(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED, once=True)
 def changes(case: IndexerCase) -> None:
-    """`changed` leaves the index as it is, takes out and adds texts, or raises UnsupportedError."""
+    """`changed` keeps the old index intact, deletes and adds texts, or raises UnsupportedError."""
     case.only("texts")
     gone, target = case.found[0][0][0], case.new_folder()
     target.mkdir()

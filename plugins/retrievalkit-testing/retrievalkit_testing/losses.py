@@ -294,14 +294,14 @@ _SOUND = ("form", "inputs_unchanged", "same_twice", "grad_mode", "state")
 
 @LOSSES.property(after=_SOUND, draws="common")
 def positives_effective(case: LossCase, drawn: Drawn) -> None:
-    """It depends on which document is the positive."""
+    """The loss depends on which document is the positive."""
     step = case.comparison(drawn)
     case.expect_effect("positives", drawn, replace(step, positives=(step.positives + 1) % len(step.documents)))
 
 
 @LOSSES.property(after=_SOUND, draws="common")
 def ignore_effective(case: LossCase, drawn: Drawn) -> None:
-    """Documents that are masked as no negatives have an effect on the loss by that."""
+    """Masking documents (`ignore`) changes the loss."""
     step = case.comparison(drawn)
     # The hardest negative of each query, which matters at any temperature.
     hardest = step.compared().masked_fill(step.own, -torch.inf).argmax(dim=1, keepdim=True)
@@ -324,7 +324,7 @@ def ignored_absent(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=_SOUND)
 def masked_vectors(case: LossCase, drawn: Drawn) -> None:
-    """Vectors that are masked have no effect, whatever they are."""
+    """Masked vectors have no effect, whatever their values."""
     step = case.given(drawn).prepared()
     if step.documents.vectors is None:
         leave_out("there are no vectors.")
@@ -347,7 +347,7 @@ def _with_masked_vector(texts: Representation) -> Representation:
 
 @LOSSES.property(after=_SOUND, draws="common")
 def teacher_effective(case: LossCase, drawn: Drawn) -> None:
-    """It depends on the teacher's scores."""
+    """The loss depends on the teacher's scores."""
     step = case.lesson(drawn)
     assert step.teacher is not None
     case.expect_effect("teacher", drawn, replace(step, teacher=torch.where(step.own, step.teacher, 2 * step.teacher)))
@@ -355,7 +355,7 @@ def teacher_effective(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=_SOUND, draws="common")
 def teacher_needed(case: LossCase, drawn: Drawn) -> None:
-    """Without a teacher it says what is missing, if it needs one (InputError)."""
+    """A loss that needs a teacher raises InputError without one, and names what is missing."""
     try:
         case.total(replace(case.lesson(drawn), teacher=None), drawn)
     except UnsupportedError:
@@ -381,7 +381,7 @@ def teacher_missing(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def finite_differences(case: LossCase, drawn: Drawn) -> None:
-    """The gradient is that of finite differences."""
+    """The gradient equals finite differences."""
     step = case.given(drawn).prepared(dtype=torch.float64)
     total = case.total(step, drawn)
     if not total.requires_grad:
@@ -406,7 +406,7 @@ def finite_differences(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=_SOUND, draws="common")
 def mean_over_queries(case: LossCase, drawn: Drawn) -> None:
-    """It is a mean over queries: the same queries twice, and three times, do not make it grow in proportion."""
+    """The loss is a mean over queries: repeating the queries two or three times does not multiply it."""
     step = case.given(drawn)
     documents, seen = torch.arange(len(step.documents)), []
     for times in (1, 2, 3):
@@ -420,7 +420,7 @@ _STEPS = 12
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common", examples=5)
 def falls_under_training(case: LossCase, drawn: Drawn) -> None:
-    """Training by it makes it fall, and raises the positives' scores above the others'."""
+    """Training reduces the loss, and raises the positives' scores above the others."""
     step = case.given(drawn).prepared()
     if step.teacher is not None:
         step.teacher = torch.where(step.teacher.isnan(), torch.nan, torch.where(step.own, 5.0, -5.0))
@@ -453,7 +453,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def two_processes(case: LossCase, drawn: Drawn) -> None:
-    """Two processes, each of which has the graph of its own texts alone, have the gradient of one."""
+    """Two processes, each with the graph of its own texts only, compute the gradient of a single process."""
     alone, shared = case.given(drawn).prepared(), case.given(drawn).prepared()
     backward(case.total(alone, drawn))
     for rank in range(2):

@@ -36,7 +36,7 @@ def add_option_properties(
 
     @kit.property(once=True)
     def options_typed(case: Any) -> None:
-        """Options are keyword-only arguments with types, which the defaults fit."""
+        """Options are typed keyword-only arguments, and their defaults have the type."""
         expect_typed_keywords(registry.get(kit.kind, case.name), kit.kind)
 
     @kit.property(after=after, once=True)

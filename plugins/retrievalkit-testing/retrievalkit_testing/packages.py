@@ -157,7 +157,7 @@ def check_package(name: str, *, root: str | Path | None = None) -> None:
 
 @PACKAGES.property()
 def registered(case: PackageCase) -> str:
-    """Its plugins are registered: names in snake_case that no other plugin has, on hooks that exist."""
+    """Its plugins are registered under unique names in snake_case, on existing hooks."""
     for plugin in case.plugins:
         if plugin.error:
             start = case.starts[0] if case.starts else None
@@ -174,7 +174,7 @@ def registered(case: PackageCase) -> str:
 
 @PACKAGES.property()
 def cold_import(case: PackageCase) -> str:
-    """Its modules are imported at every start of rkit: they import nothing heavy, and take no time."""
+    """Its modules, which are imported whenever rkit starts, import nothing heavy, and take no time."""
     for module, start in zip(case.modules, case.starts, strict=True):
         if start.error:
             fail(f"'{module}' cannot be imported: {start.error.rstrip('.')}", Place(start.file, start.line))
@@ -201,7 +201,7 @@ def quiet_import(case: PackageCase) -> None:
 
 @PACKAGES.property(after=["registered"])
 def targets(case: PackageCase) -> None:
-    """Each name leads to a class of its kind, of which all abstract methods are there."""
+    """Each name resolves to a class of its kind that implements all abstract methods."""
     for component in case.components:
         try:
             loaded = component.load()
@@ -219,7 +219,7 @@ def targets(case: PackageCase) -> None:
 
 @PACKAGES.property(after=["registered", "targets"])
 def documented(case: PackageCase) -> None:
-    """Each component says in a sentence what it is, and what each of its options is (`Args:` of its docstring)."""
+    """Each component has a sentence of documentation, and so has each option (`Args:` of its docstring)."""
     for component, loaded in _classes(case):
         if not (vars(loaded).get("__doc__") or component.help).strip():
             msg = f"{component.kind} '{component.name}' lacks a docstring: `rkit plugins list` shows its first sentence"
@@ -236,7 +236,7 @@ def _classes(case: PackageCase) -> list[tuple[registry.Component, type]]:
 
 @PACKAGES.property(after=["cold_import"])
 def versions(case: PackageCase) -> str:
-    """Its version is one that pip can compare, the same in its module, and it requires retrievalkit."""
+    """Its version is valid for pip, the same in its module, and it requires retrievalkit."""
     own = case.metadata.version
     if not re.fullmatch(_VERSION, own):
         fail("its version is none that pip can compare", case.metadata_line(r"^version|^dynamic"), found=own)
@@ -262,7 +262,7 @@ def _assigned(file: Path, name: str) -> tuple[str, int] | None:
 
 @PACKAGES.property(after=["cold_import"])
 def entry_points(case: PackageCase) -> None:
-    """The names of its entry points are snake_case, and its modules are named after the distribution."""
+    """Names of entry points are in snake_case, and modules are named after the distribution."""
     for one in case.entry_points:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", one.name):
             fail(

@@ -301,7 +301,7 @@ def sides_agree(case: PoolerCase) -> None:
 
 @POOLERS.property(after=_SOUND)
 def cosine(case: PoolerCase, drawn: Drawn) -> None:
-    """Where it declares that scores are cosines, vectors have length 1, a query has one, and there are no weights."""
+    """If scores are declared as cosines, vectors have length 1, a query has a single vector, and weights are absent."""
     pooler, given = case.fresh(drawn), case.given(drawn)
     if not pooler.cosine:
         leave_out("its scores are no cosines.")
@@ -332,7 +332,7 @@ def padding(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND)
 def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
-    """What is indexed, in eval mode, is what the loss scores, in training mode."""
+    """The representation in eval mode, which is indexed, equals the one that the loss scores in training mode."""
     training = case.fresh(drawn).train()
     for module in training.modules():
         if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):

@@ -227,7 +227,7 @@ def tensors_of(values: Mapping[str, Any]) -> dict[str, Tensor]:
 
 @PRETRAINERS.property()
 def samples(case: PretrainerCase) -> None:
-    """The number of a document's samples is always the same: none without text, some with twenty sentences."""
+    """A document always has the same number of samples: none without text, some with twenty sentences."""
     made = case.pretrainer()
     empty, *others = case.documents
     counts = [made.samples(one) for one in others]
@@ -247,7 +247,7 @@ _SOUND = ("samples", "form", "inputs_unchanged", "same_twice", "grad_mode")
 
 @PRETRAINERS.property(after=_SOUND)
 def mean_over_batch(case: PretrainerCase) -> None:
-    """It is a mean: the same batch twice, and three times, does not make it grow in proportion."""
+    """The loss is a mean: repeating the batch two or three times does not multiply it."""
     made = case.pretrainer()
     values = case.batch(made)
     copies = [_by_rows(values, lambda rows, times=times: rows.repeat(times)) for times in (1, 2, 3)]  # type: ignore[misc]
@@ -263,7 +263,7 @@ def padding(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=_SOUND)
 def parts(case: PretrainerCase) -> None:
-    """A step in parts, collated one after the other and weighed by `counts`, has the loss of the whole step."""
+    """A step computed in parts, collated in order and weighted by `counts`, has the loss of the whole step."""
     made = case.stirred()
     whole, *others = (case.collated(made, sizes) for sizes in ([4], [1, 3]))
     (values,), halves = whole, others[0]
@@ -352,7 +352,7 @@ def _widened(values: Values, more: int, most: int) -> Values:
 
 @PRETRAINERS.property(after=_SOUND)
 def falls_under_training(case: PretrainerCase) -> None:
-    """The loss of a batch falls when it is trained on."""
+    """Training on a batch reduces its loss."""
     made = case.pretrainer()
     values = case.batch(made)
     before, error = case.mean_loss(made, values)
@@ -373,7 +373,7 @@ def falls_under_training(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=_SOUND)
 def saved_and_loaded(case: PretrainerCase) -> None:
-    """The encoder that is saved, and its vocabulary head if it is needed, are those that were trained."""
+    """The saved encoder, and its vocabulary head if needed, have the trained weights."""
     made = case.pretrainer()
     with torch.no_grad():
         for one in made.parameters():

@@ -150,7 +150,7 @@ def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
         lambda: find_recipe("extras/overlap"),
         lambda: registry.create("filter", "longer_than", None),
     ):
-        with pytest.raises(PluginError, match=r"is registered by both word_overlap\.py local file and other\.py local file"):
+        with pytest.raises(PluginError, match=r"registered by both word_overlap\.py local file and other\.py local"):
             call()
     assert well(run("--help")).output
 
@@ -201,7 +201,7 @@ def test_wrong_values_of_a_plugin_are_refused(tmp_path, monkeypatch, fresh_regis
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "wrong.py"))
     fresh_registry()
     for call, message in (
-        (lambda: per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN"), r"metric 'NaN' of plugin 'wrong'.* is nan for query 'q'"),
+        (lambda: per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN"), "is nan for query 'q'"),
         (lambda: score_pairs(open_reranker("scores:1"), ["a", "b"]), r"shape \(1,\) for 2 pairs"),
         (lambda: open_reranker("scores:"), "the re-ranker 'scores' has no fingerprint"),
         (lambda: score_pairs(open_reranker("scores:1 inf"), ["a", "b"]), "not finite"),

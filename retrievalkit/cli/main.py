@@ -36,7 +36,7 @@ main.built_in = {
     "mine-negatives": (
         "data",
         "retrievalkit.mining.mine:mine_negatives",
-        "Find hard negatives: passages that rank high and are not the answer.",
+        "Mine hard negatives: passages that rank high but do not answer the question.",
     ),
     "pretrain": (
         "train",
@@ -71,7 +71,7 @@ main.built_in = {
     "search": (
         "search",
         "retrievalkit.search.search:search",
-        "Search one INDEX, or several and combine what they find.",
+        "Search one INDEX, or several and combine their hits.",
     ),
     "evaluate": (
         "judge",

@@ -132,7 +132,7 @@ def test_the_choice_can_be_written_and_read(noisy, tmp_path):
     assert read_choice(tmp_path / "choice.json", [first, second]) == found.best.fusion
     assert read_choice(tmp_path / "choice.json", ["other0", "other1"]) == found.best.fusion
     for identities in ([second, first], [first], [first, second, "other"]):
-        with pytest.raises(InputError, match="for 2 indexes in this order: run0, run1"):
+        with pytest.raises(InputError, match="2 indexes in this order: run0, run1"):
             read_choice(tmp_path / "choice.json", identities)
     for text in ("{}", "[1]", "nothing", json.dumps({**found.to_json(), "fusion": {"weights": "x"}})):
         (tmp_path / "choice.json").write_text(text)

@@ -97,7 +97,7 @@ def test_a_filter_keeps_the_documents_that_match(toolkit, words, wait):
 
 
 def test_mistakes_are_our_errors(toolkit, tmp_path, words):
-    for index, message in ((tmp_path / "nowhere", "is not a folder"), ([], "0 index"), (5, "the index is 5")):
+    for index, message in ((tmp_path / "nowhere", "is not a folder"), ([], "not 0"), (5, "the index is 5")):
         with pytest.raises(InputError, match=message):
             search(toolkit, index, "river")
     with pytest.raises(InputError, match="empty"):

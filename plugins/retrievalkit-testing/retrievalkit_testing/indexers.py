@@ -351,10 +351,10 @@ class IndexerCase(Subject):
             raise
 
     def tolerance_of(self, scores: np.ndarray) -> float:
-        """The tolerance for these scores; Lucene lowers those of equal texts a little, to rank them."""
+        """The tolerance for these scores; Lucene rounds BM25 to four decimals, and lowers equal scores to rank them."""
         largest = float(np.abs(scores).max(initial=0))
         share = 0.05 if self.recall < 1 else 1e-3 if self.form == "texts" else 1e-4
-        return share * largest + 1e-5
+        return share * largest + (1e-4 if self.form == "texts" else 1e-5)
 
     def compare_with_truth(self, found: Hits, sample: Sample, when: str) -> str:
         """Fail if too few of the best texts are found, or scores break the scoring rule; returns the numbers."""

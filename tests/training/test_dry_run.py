@@ -9,7 +9,7 @@ import torch
 
 from retrievalkit.contracts import Loss, LossValue, Representation
 from retrievalkit.data.examples import Example
-from retrievalkit.errors import UnsupportedError
+from retrievalkit.errors import PluginError, UnsupportedError
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.dry_run import _note_alike, dry_run, first_draws
 from retrievalkit.training.objective import Objective
@@ -102,7 +102,7 @@ def test_a_part_that_fails_is_named_and_nothing_is_left(
     path.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
     changes = changes | ({"dev": examples["test"]} if "dev" in changes else {})
-    with pytest.raises(UnsupportedError, match=message):
+    with pytest.raises((PluginError, UnsupportedError), match=message):
         programs["train"](tmp_path / "out", **changes)
     assert list(tmp_path.iterdir()) == []
 

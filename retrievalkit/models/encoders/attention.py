@@ -91,8 +91,9 @@ def attention(
         return found.transpose(1, 2), None
     scores = (query * scale) @ key.transpose(-1, -2)  # (batch, heads, tokens, tokens)
     if attention_mask is not None:
-        masked = attention_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attention_mask, -torch.inf) if masked else scores + attention_mask
+        if attention_mask.dtype == torch.bool:
+            attention_mask = _bias(attention_mask, scores.dtype)
+        scores = scores + attention_mask
     weights = scores.softmax(dim=-1)
     # Scale the smaller tensor.
     weights = Dropped.apply(weights, dropout, 1.0)  # type: ignore[no-untyped-call]
@@ -121,7 +122,8 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
         mask = mask[:, :, :1]  # one row for all queries
     if mask.dtype != torch.bool:
         return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
+    # Finite: a query in the padding may have no key in its window (ModernBERT), and -inf alone has no softmax.
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
 class _DroppedAttention(torch.autograd.Function):

@@ -82,6 +82,16 @@ def test_bf16_attention_and_its_gradients_are_those_of_the_plain_expression(form
         torch.testing.assert_close(one.grad.float(), other.grad, atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_without_a_key_has_finite_gradients(dtype):
+    query, key, value = (one.requires_grad_() for one in inputs(2, 4, 5, 8, dtype=dtype))
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    mask[1, :, 3:] = False
+    made, _ = attention(Layer(), query, key, value, mask, dropout=0.1)
+    made[:, :3].square().sum().backward()
+    assert all(one.grad.isfinite().all() for one in (query, key, value))
+
+
 def test_the_share_of_weights_that_bf16_attention_drops_is_the_probability():
     """Equal weights and values of 1: each text token's sum is the share of what was kept, scaled up."""
     query = torch.zeros(4, 4, 64, 8, dtype=torch.bfloat16)

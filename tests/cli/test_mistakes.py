@@ -58,7 +58,7 @@ MISTAKES = {
     "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
     "search run.trec other.trec --queries {queries} --split test -o out": "Use it with a folder of queries",
     "mine-negatives --from {corpus} --examples examples.jsonl --corpus {corpus} -o out": "is a corpus, but --from",
-    "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion combines",
+    "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion needs",
     "evaluate run.trec --qrels run.trec": "'run.trec' is a run, but --qrels should be a file of judgements",
     "evaluate run.trec {qrels}": "is a file of judgements (qrels). Give it as --qrels",
     "rerank apply reranker run.trec --queries {queries} --corpus {corpus} -o out": "is a run. Give it as --run",

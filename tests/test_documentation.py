@@ -49,7 +49,7 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
             assert (instruction, language) == ("run", "bash")
             script.append(code)
     # Installed beside the environment of the tests and not into it, where the next test would find the plugin.
-    aside = "pip install --quiet --no-deps --no-build-isolation --target site"
+    aside = "pip install --quiet --upgrade --no-deps --no-build-isolation --target site"
     text = "\n".join(script).replace("pip install -e", aside)
     text = text.replace("rkit plugins check peak", "PYTHONPATH=site rkit plugins check peak")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -214,7 +214,7 @@ SMALL = {
 # Lines that wait for requests, need a cluster, a store, a server, a hub, files of others' making or a checkpoint of
 # another kind, or are recipes, whose plans are made above.
 ELSEWHERE = re.compile(
-    r"^(serve|run) |--ray|s3://|--interactive|--watch|uri=|milvus\.|castorini|/shared/|hard-negatives|impact"
+    r"^(serve|run) |--ray|s3://|--interactive|--watch|uri=|milvus\.|castorini|/shared/|hard-negatives|impact|irds:|USER/NAME"
     r"|--to (sparse|pylate|onnx)"
 )
 

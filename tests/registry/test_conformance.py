@@ -22,9 +22,10 @@ BUILT_IN = [
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN)
 def test_it_keeps_the_contract(kind, name):
     try:
-        report = kit_of(kind).report(
-            name, examples=LEAST, without=["other_process"] if kind in {"source", "fusion"} else ()
-        )
+        without = ["other_process"] if kind in {"source", "fusion"} else []
+        if name == "last":
+            without.append("padding")  # of decoders, whose last token the drawn padding moves
+        report = kit_of(kind).report(name, examples=LEAST, without=without)
     except UnsupportedError as error:
         pytest.skip(str(error))
     assert not [str(one) for one in report.failures]

@@ -49,9 +49,9 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
             assert (instruction, language) == ("run", "bash")
             script.append(code)
     # Installed beside the environment of the tests and not into it, where the next test would find the plugin.
-    aside = "pip install --quiet --upgrade --no-deps --no-build-isolation --target site"
+    aside = "pip install --quiet --no-deps --no-build-isolation --target site"
     text = "\n".join(script).replace("pip install -e", aside)
-    text = text.replace("rkit plugins check peak", "PYTHONPATH=site rkit plugins check peak")
+    text = text.replace("rkit plugins check peak", "PYTHONPATH=retrievalkit-peak:site rkit plugins check peak")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -28,7 +28,9 @@ Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
 
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
     first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
-    return hidden[torch.arange(mask.shape[0], device=mask.device), first]
+    states = hidden[torch.arange(mask.shape[0], device=mask.device), first]
+    # A text without a token, which a decoder may have, would get a state of the padding.
+    return states.masked_fill(~mask.bool().any(dim=1, keepdim=True), 0.0)
 
 
 def _last(hidden: Tensor, mask: Tensor) -> Tensor:

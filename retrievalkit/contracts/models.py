@@ -330,7 +330,7 @@ class Representation:
     def as_indexed(self) -> Representation:
         """The representation to index and search: only the kept vector, if there is one, and no extras."""
         if self.kept is None or self.vectors is None:
-            return replace(self, extras={})
+            return replace(self, extras={}) if self.extras else self
         vectors = self.vectors[:, self.kept : self.kept + 1]
         mask = None if self.vector_mask is None else self.vector_mask[:, self.kept : self.kept + 1]
         return replace(self, vectors=vectors, vector_mask=mask, kept=None, extras={})
@@ -364,16 +364,16 @@ class Representation:
         if first.vectors is None:
             return cls(weights=weights, kept=first.kept, parts=first.parts, extras=extras)
         given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
-        longest = max(vectors.shape[1] for vectors, _ in given)
-        padded, masks = [], []
-        for vectors, mask in given:
-            added = longest - vectors.shape[1]
-            present = torch.ones_like(vectors[:, :, 0], dtype=torch.bool) if mask is None else mask
-            padded.append(nn.functional.pad(vectors, (0, 0, 0, added)))
-            masks.append(nn.functional.pad(present, (0, added)))
-        masked = any(mask is not None or vectors.shape[1] != longest for vectors, mask in given)
-        mask = torch.cat(masks) if masked else None
-        return cls(torch.cat(padded), mask, weights, first.kept, first.parts, extras=extras)
+        mask = None
+        if len({vectors.shape[1] for vectors, _ in given}) > 1 or any(mask is not None for _, mask in given):
+            mask = _stacked(
+                [
+                    torch.ones_like(vectors[:, :, 0], dtype=torch.bool) if mask is None else mask
+                    for vectors, mask in given
+                ]
+            )
+        vectors = _stacked([vectors for vectors, _ in given])
+        return cls(vectors, mask, weights, first.kept, first.parts, extras=extras)
 
 
 def pad_second(tensor: Tensor, size: int) -> Tensor:
@@ -384,6 +384,7 @@ def pad_second(tensor: Tensor, size: int) -> Tensor:
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors whose second dimensions may differ, padded with zeros to the largest."""
     size = max(tensor.shape[1] if tensor.dim() > 1 else 0 for tensor in tensors)
     return torch.cat([pad_second(tensor, size) for tensor in tensors])
 

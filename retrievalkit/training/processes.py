@@ -278,10 +278,8 @@ def _padded(own: Representation) -> Representation:
         return replace(own, vectors=vectors[:, :most], vector_mask=None)
     if mask is None:
         mask = torch.ones(texts, here, dtype=torch.bool, device=own.device)
-    # Negative in a process without texts, if its placeholder text has more vectors.
-    missing = most - here
-    padded = nn.functional.pad(vectors, (0, 0, 0, missing))
-    return replace(own, vectors=padded, vector_mask=nn.functional.pad(mask, (0, missing)))
+    # Cut in a process without texts, if its placeholder text has more vectors.
+    return replace(own, vectors=pad_second(vectors, most), vector_mask=pad_second(mask, most))
 
 
 def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:

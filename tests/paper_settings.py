@@ -5,12 +5,12 @@ What a paper does not give is not here: the recipes say in comments what we chos
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
-from retrievalkit.errors import DataError, UnknownNameError
-from retrievalkit.recipes.recipe import Recipe, load_recipe
+from retrievalkit_testing.recipes import load_with_any_values
+
+from retrievalkit.recipes.recipe import Recipe
 from retrievalkit.recipes.settings import flatten
 
 Settings = dict[str, Any]
@@ -94,22 +94,7 @@ PAPERS["cotmae/table2"]["mined"] = {"depth": 200, "negatives": 128, "sample": "r
 PAPERS["cotmae/table2"]["stage2"] = COTMAE | FLOPS
 
 
-@cache
-def load(name: str, **values: Any) -> Recipe:
-    """A recipe, with any value that it asks for."""
-    # Most ask for this, at the end of reading them.
-    values.setdefault("data", "somewhere")
-    while True:
-        try:
-            return load_recipe(name, values)
-        except UnknownNameError:
-            if values.pop("data", None) is None:
-                raise
-        except DataError as error:
-            asked = re.search(r"needs a value for '(\w+)'", str(error))
-            if asked is None or asked[1] in values:
-                raise
-            values[asked[1]] = "somewhere"
+load = cache(load_with_any_values)
 
 
 def ours(recipe: Recipe, step: str) -> list[Settings]:

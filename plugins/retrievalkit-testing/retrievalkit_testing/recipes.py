@@ -30,18 +30,24 @@ class RecipeCase:
 
     def read(self) -> Recipe:
         """The recipe, with any value that it asks for."""
-        values: dict[str, Any] = {"data": "somewhere"}
-        while True:
-            try:
-                return load_recipe(self.file, values)
-            except UnknownNameError:
-                if values.pop("data", None) is None:
-                    raise
-            except DataError as error:
-                asked = re.search(r"needs a value for '(\w+)'", str(error))
-                if asked is None or asked[1] in values:
-                    raise
-                values[asked[1]] = "somewhere"
+        return load_with_any_values(self.file)
+
+
+def load_with_any_values(source: str | Path, **values: Any) -> Recipe:
+    """Load a recipe, with any value that it asks for."""
+    # Most ask for this, at the end of reading them.
+    values.setdefault("data", "somewhere")
+    while True:
+        try:
+            return load_recipe(source, values)
+        except UnknownNameError:
+            if values.pop("data", None) is None:
+                raise
+        except DataError as error:
+            asked = re.search(r"needs a value for '(\w+)'", str(error))
+            if asked is None or asked[1] in values:
+                raise
+            values[asked[1]] = "somewhere"
 
 
 def _folder(name: str) -> Path:

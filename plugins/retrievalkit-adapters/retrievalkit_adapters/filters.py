@@ -29,9 +29,9 @@ def comparison(field: str, operator: str, value: Any) -> str:
     several = sign in ("in", "not in", "all")
     if sign is None or not field or several != isinstance(value, list | tuple | set) or (several and not value):
         raise _untranslatable(field, operator, value)
-    name, values = _quoted(field), [_literal(field, one) for one in (value if several else [value])]
+    name, values = _quoted(field), [_literal(field, item) for item in (value if several else [value])]
     if sign == "all":
-        return combined("and", (f"{name} = {one}" for one in values))
+        return combined("and", (f"{name} = {literal}" for literal in values))
     if several:
         return f"{'not ' if sign == 'not in' else ''}{name} in ({', '.join(values)})"
     return f"not {name} = {values[0]}" if sign == "!=" else f"{name} {sign} {values[0]}"

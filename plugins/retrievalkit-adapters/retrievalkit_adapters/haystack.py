@@ -90,10 +90,10 @@ class IndexRetriever:
             InputError: It was created from an open index.
         """
         places = self.places if isinstance(self.places, list | tuple) else [self.places]
-        if not all(isinstance(one, str | os.PathLike) for one in places):
+        if not all(isinstance(place, str | os.PathLike) for place in places):
             msg = "the retriever was made of an open index, which cannot be saved. Make it of index folders."
             raise InputError(msg)
-        names = [os.fspath(one) for one in places]
+        names = [os.fspath(place) for place in places]
         index = names if self.places is places else names[0]
         options = {"top_k": self.top_k, "explain": self.explain, "filters": self.filters}
         saved: dict[str, Any] = default_to_dict(self, index=index, **options)
@@ -115,6 +115,6 @@ def _translated(filters: Any) -> str | None:
             return comparison(field.removeprefix("meta."), operator, value)
         case {"operator": str(operator), "conditions": [*conditions]} if all(conditions):
             word = operator.lower()
-            return combined("nand" if word == "not" else word, (_translated(one) or "" for one in conditions))
+            return combined("nand" if word == "not" else word, (_translated(part) or "" for part in conditions))
     msg = f"the filter is {filters!r:.80}. Give field, operator and value, or operator and conditions."
     raise InputError(msg)

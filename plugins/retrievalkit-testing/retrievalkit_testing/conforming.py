@@ -21,6 +21,7 @@ from retrievalkit_testing.properties import Kit, Outcome
 _KITS = {
     "encoder": "encoders",
     "pooler": "poolers",
+    "compressor": "compressors",
     "loss": "losses",
     "indexer": "indexers",
     "pretrainer": "pretrainers",

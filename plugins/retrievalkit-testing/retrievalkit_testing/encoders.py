@@ -26,12 +26,12 @@ from retrievalkit_testing.samples import kit_models
 from retrievalkit_testing.shared import Subject, share
 
 WORDS: tuple[Text, ...] = (
-    ("", "what is the capital of france"),
-    ("", "lima peru"),
-    ("", "rome"),
-    ("", "which language is spoken in iceland and which currency do people use in the city"),
+    Text("", "what is the capital of france"),
+    Text("", "lima peru"),
+    Text("", "rome"),
+    Text("", "which language is spoken in iceland and which currency do people use in the city"),
 )
-LONG: Text = ("", "the government people pay with currency and language " * 60)
+LONG = Text("", "the government people pay with currency and language " * 60)
 _TOKENS = 6_000
 """Most words in a batch."""
 _TOLERANCE = (1e-3, 1e-4)
@@ -111,7 +111,7 @@ class EncoderCase(Subject):
         lengths[0] = most
         words = draw.choice(VOCABULARY.split(), (count, most + 2))
         texts = [
-            (str(row[-1]) if drawn["titles"] and drawn["side"] == "document" else "", " ".join(row[:length]))
+            Text(str(row[-1]) if drawn["titles"] and drawn["side"] == "document" else "", " ".join(row[:length]))
             for row, length in zip(words, lengths, strict=True)
         ]
         return self.input(texts, drawn["side"])
@@ -140,7 +140,8 @@ class EncoderCase(Subject):
 
     def near(self, given: Input) -> Input:
         """The same texts with another last word."""
-        return self.input([(title, f"{text.rpartition(' ')[0]} rome") for title, text in given.texts], given.side)
+        texts = [text._replace(body=f"{text.body.rpartition(' ')[0]} rome") for text in given.texts]
+        return self.input(texts, given.side)
 
     def objective(self, component: Encoder, given: Input) -> torch.Tensor:
         states: torch.Tensor = component(given.batch, [self.last]).last
@@ -192,13 +193,13 @@ ENCODERS: Kit[EncoderCase] = Kit(
 
 _SHORT = 16
 _ODD: tuple[Text, ...] = (
-    ("", ""),
-    ("", "   \t\n"),
-    ("", "\U0001f642\U0001f1eb\U0001f1f7 e\u0301 \u00e9 \ufb03"),
-    ("\u6f22\u5b57", "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059"),
-    ("", "\u0645\u0631\u062d\u0628\u0627 \u200f\u05e9\u05dc\u05d5\u05dd"),
-    ("", "a\u0000b \u200b \ufffd [CLS] [SEP] </s> [MASK]"),
-    ("", "x" * 2000),
+    Text("", ""),
+    Text("", "   \t\n"),
+    Text("", "\U0001f642\U0001f1eb\U0001f1f7 e\u0301 \u00e9 \ufb03"),
+    Text("\u6f22\u5b57", "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059"),
+    Text("", "\u0645\u0631\u062d\u0628\u0627 \u200f\u05e9\u05dc\u05d5\u05dd"),
+    Text("", "a\u0000b \u200b \ufffd [CLS] [SEP] </s> [MASK]"),
+    Text("", "x" * 2000),
 )
 
 
@@ -235,19 +236,19 @@ def truncation(case: EncoderCase) -> str:
     """Long texts are truncated to the side's maximum length, and keep their closing special tokens."""
     lengths = []
     for side in SIDES:
-        long, longer, short = case.encoder.tokenize([LONG, ("", LONG[1] * 2), WORDS[0]], side)
+        long, longer, short = case.encoder.tokenize([LONG, Text("", LONG.body * 2), WORDS[0]], side)
         lengths.append(len(long))
         if len(long) != len(longer):
             problem = f"a {side} of twice as many words has more tokens: it is not cut"
             fail(problem, expected=len(long), found=len(longer), method="tokenize")
-        empty = case.encoder.tokenize([("", "")], side)[0]
+        empty = case.encoder.tokenize([Text("", "")], side)[0]
         for place, name in ((0, "starts"), (-1, "ends")):
             if empty and short[place] == empty[place] != long[place]:
                 problem = f"a {side} that is cut lacks the token that {name} every other"
                 fail(problem, expected=short[place], found=long[place], method="tokenize")
         if f"{side}_length" in case.known:
             cut = case.prepared(Needs(), **{f"{side}_length": _SHORT})
-            for text in (LONG, (LONG[1], LONG[1])):
+            for text in (LONG, Text(LONG.body, LONG.body)):
                 (ids,) = cut.tokenize([text], side)
                 if len(ids) > _SHORT:
                     problem = f"with {side}_length={_SHORT} a text has more tokens"
@@ -262,11 +263,12 @@ def pairs(case: EncoderCase) -> None:
         leave_out("an option says what becomes of titles.")
     text = "the language that people speak"
     (both,), (alone,), (long,), (most,) = (
-        case.encoder.tokenize([one], "document") for one in (("peru", text), ("", text), (LONG[1], LONG[1]), LONG)
+        case.encoder.tokenize([one], "document")
+        for one in (Text("peru", text), Text("", text), Text(LONG.body, LONG.body), LONG)
     )
     if both == alone:
         fail("the title of a document changes none of its tokens", found=both, method="tokenize")
-    words = [one for one in alone if one not in case.encoder.tokenize([("", "")], "document")[0]]
+    words = [one for one in alone if one not in case.encoder.tokenize([Text("", "")], "document")[0]]
     if [one for one in both if one in words] != words:
         fail("with a title the text has other tokens", expected=words, found=both, method="tokenize")
     if len(long) > len(most):
@@ -291,7 +293,7 @@ def odd_texts(case: EncoderCase) -> None:
 def special_tokens(case: EncoderCase) -> None:
     """`special_mask` is True exactly at the tokens that the tokenizer adds."""
     for side in SIDES:
-        (added,) = case.encoder.tokenize([("", "")], side)
+        (added,) = case.encoder.tokenize([Text("", "")], side)
         batch = case.batch(WORDS, side)
         for row, special in enumerate(batch.special_mask):
             if special[batch.attention_mask[row] == 0].any():
@@ -374,7 +376,7 @@ def names_of_tokens(case: EncoderCase) -> None:
 def layer_numbers(case: EncoderCase) -> None:
     """Layer 0 is the embeddings, which do not depend on other tokens; each higher layer differs from the one below."""
     one, other = (
-        case.batch([("", f"{word} is the capital of france and people speak the language")])
+        case.batch([Text("", f"{word} is the capital of france and people speak the language")])
         for word in ("rome", "lima")
     )
     if one.input_ids.shape != other.input_ids.shape:

@@ -138,7 +138,8 @@ PACKAGES: Kit[PackageCase] = Kit(
 
 CONTRACTS = {
     "encoder": "Encoder", "pooler": "Pooler", "loss": "Loss", "indexer": "Indexer", "pretrainer": "Pretrainer",
-    "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker",
+    "compressor": "Compressor", "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric",
+    "reranker": "Reranker",
 }  # fmt: skip
 """Kinds whose components are classes of the contract."""
 _MOST_SECONDS = 0.25

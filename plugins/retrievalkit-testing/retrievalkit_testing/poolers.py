@@ -24,7 +24,7 @@ from retrievalkit_testing.properties import Kit, expect_same, fail, leave_out
 from retrievalkit_testing.samples import on_models
 from retrievalkit_testing.shared import Subject, seeded, share
 
-TEXTS: tuple[Text, ...] = (("", "what is the capital of france"), ("Peru", "The city of Lima."), ("", ""))
+TEXTS = (Text("", "what is the capital of france"), Text("Peru", "The city of Lima."), Text("", ""))
 _TOKENS = 12_000
 """Most tokens in a batch; fewer with a vocabulary head, whose logits may take a gigabyte."""
 
@@ -99,7 +99,7 @@ class PoolerCase(Subject):
         layers = sorted({one for mode in needs.values() for one in mode.layers_of(side, tower.info)})
         texts = drawn["texts"]
         most = min(drawn["tokens"], max(1, _TOKENS // (texts * (8 if head is not None else 1))))
-        empty, word = (tower.tokenize([("", text)], side)[0] for text in ("", "rome"))
+        empty, word = (tower.tokenize([Text("", text)], side)[0] for text in ("", "rome"))
         filled = self.filled(drawn)
         if filled:
             most = min(most, tower.collate([empty], side).input_ids.shape[1] - len(empty))

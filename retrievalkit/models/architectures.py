@@ -1,11 +1,4 @@
-"""Differences between the architectures of transformers, and between the names in their configurations.
-
-    loading      model_class, weights_of_head        the class that loads the weights, with or without vocabulary head
-    computing    vocabulary_head, embed              the head and the embeddings without the layers
-    shape        layer_shape, longest_input, first_position, set_dropout
-
-Architectures are named by `config.model_type`.
-"""
+"""Differences between the architectures of transformers, by `config.model_type`, and between their configurations."""
 
 from __future__ import annotations
 
@@ -34,7 +27,7 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {
     "xlm-roberta": _WITH_DENSE,
 }
 
-# Their position numbers start after the padding id.
+# Architectures whose position numbers start after the padding id.
 _LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
 
 # Names of the same setting in different configurations; the first name that is set counts.
@@ -43,12 +36,11 @@ _ACTIVATION = ("hidden_act", "hidden_activation", "activation", "dense_act_fn")
 _DROPOUT = ("hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout")
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
 
-# No limit.
 _ENDLESS = 1_000_000
 
 
 def model_class(config: Any, *, vocabulary_head: bool) -> Any:
-    """Return the class of transformers that loads a model."""
+    """Return the class of transformers that loads a model, with or without its vocabulary head."""
     import transformers
 
     if not vocabulary_head:
@@ -61,8 +53,8 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
         return transformers.AutoModelForCausalLM
     known = ", ".join(sorted(_TRANSFORMS))
     msg = (
-        f"what is asked for needs a vocabulary head, and the architecture '{config.model_type}' has none that is known "
-        f"here (known: {known}, and decoder-only models). Choose another model, or a pooler that needs no head."
+        f"a vocabulary head is needed, and that of the architecture '{config.model_type}' is not supported (supported: "
+        f"{known}, and decoder-only models). Choose another model, or a pooler that needs no head."
     )
     raise UnsupportedError(msg)
 
@@ -92,11 +84,11 @@ def embed(backbone: Any, batch: Batch) -> Tensor:
     """Return the input of a model's first layer (layer 0), (batch, tokens, width)."""
     kind = backbone.config.model_type
     if not hasattr(backbone, "embeddings"):
-        msg = f"embeddings are needed apart from the layers, and the architecture '{kind}' has no module for them."
+        msg = f"the embeddings are needed without the layers, which is not supported for the architecture '{kind}'."
         raise UnsupportedError(msg)
     mask = {"mask": batch.attention_mask} if kind == "deberta-v2" else {}
     states: Tensor = backbone.embeddings(input_ids=batch.input_ids, **mask)
-    # Embeddings may be narrower than the layers: in ELECTRA, and in ALBERT.
+    # In ELECTRA and ALBERT, embeddings may be narrower than the layers.
     if hasattr(backbone, "embeddings_project"):
         states = backbone.embeddings_project(states)
     if kind == "albert":
@@ -125,8 +117,7 @@ def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
 def longest_input(config: Any) -> int:
     """Return the maximum input length of a model, in tokens."""
     positions = getattr(config, "max_position_embeddings", None)
-    # Relative positions (T5) have no limit.
-    if positions is None or positions <= 0:
+    if positions is None or positions <= 0:  # relative positions (T5)
         return _ENDLESS
     return int(positions) - first_position(config)
 
@@ -140,6 +131,6 @@ def first_position(config: Any) -> int:
 
 def set_dropout(config: Any, probability: float) -> None:
     """Set every dropout probability of a configuration."""
-    names = [name for name in vars(config) if "dropout" in name and isinstance(getattr(config, name), int | float)]
-    for name in names:
-        setattr(config, name, probability)
+    for name, value in list(vars(config).items()):
+        if "dropout" in name and isinstance(value, int | float):
+            setattr(config, name, probability)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) with PEFT: trains small added matrices and freezes the model.
+"""Low-rank adapters (LoRA, Hu et al. 2021) with PEFT: small trained matrices next to the frozen weights of a model.
 
 The adapters are stored next to the model's unchanged weights, in `adapters.safetensors`.
 """
@@ -30,28 +30,25 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
         import peft
     except ImportError:
         raise MissingDependencyError("peft", "LoRA adapters", "'retrievalkit[lora]'") from None
-    peft.inject_adapter_in_model(
-        peft.LoraConfig(
-            r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules="all-linear"
-        ),
-        model,
-    )
+    rank, alpha, dropout = options
+    adapters = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear")
+    peft.inject_adapter_in_model(adapters, model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
         if "lora_" in name:
-            parameter.data = parameter.data.float()  # what is trained, whatever the frozen weights are
+            parameter.data = parameter.data.float()  # the frozen weights may be bf16
     if not (folder / WEIGHTS).is_file():
         return
     own = {name for name in model.state_dict() if "lora_" in name}
     stored = load_file(folder / WEIGHTS)
     if set(stored) != own or any(stored[name].shape != model.state_dict()[name].shape for name in own):
-        msg = f"the adapters in '{folder}' are not of rank {options.rank}. Set encoder.lora_rank to theirs."
+        msg = f"encoder.lora_rank is {options.rank}, and the adapters in '{folder}' have another rank. Set theirs."
         raise InputError(msg)
     model.load_state_dict(stored, strict=False)
 
 
 def save_adapters(model: nn.Module, folder: Path) -> dict[str, Tensor]:
-    """Write the adapters; returns the model's own weights under their own names."""
+    """Write the adapters, and return the model's own weights under their own names."""
     state = model.state_dict()
     adapters = {name: tensor.cpu().contiguous() for name, tensor in state.items() if "lora_" in name}
     save_file(adapters, folder / WEIGHTS)

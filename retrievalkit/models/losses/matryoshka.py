@@ -39,7 +39,8 @@ class Matryoshka(Loss):
         weights = (1.0,) * len(dimensions) if weights is None else weights
         if not dimensions or len(set(dimensions)) < len(dimensions) or len(weights) != len(dimensions):
             sizes, factors = (",".join(f"{value:g}" for value in values) for values in (dimensions, weights))
-            msg = f"loss 'matryoshka' has dimensions={sizes} and weights={factors}. Set distinct sizes, and a weight each."
+            options = f"dimensions={sizes} and weights={factors}"
+            msg = f"loss 'matryoshka' has {options}. Set distinct dimensions, each with a weight."
             raise OptionError(msg)
         self.inner = inner
         self.needs_teacher = inner.needs_teacher

@@ -38,7 +38,7 @@ def resolve_precision(precision: Precision, device: torch.device, *, half: bool 
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
         raise UnsupportedError(msg)
     if precision == "int8" and device.type != "cpu":
-        msg = "precision int8 needs a CPU, and models run on a GPU here. Use auto, bf16 or fp16."
+        msg = "precision int8 is for processors, and models run on a GPU here. Use auto, bf16 or fp16."
         raise UnsupportedError(msg)
     definite = auto_precision(device)[0] if precision == "auto" else precision
     if half and definite == "fp32":

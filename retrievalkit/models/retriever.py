@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from retrievalkit import registry, storage
-from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
+from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text, TokenStates
 from retrievalkit.contracts.models import to_cpu
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
 from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
@@ -269,10 +269,14 @@ class Retriever(nn.Module):
     def forward(self, batch: Batch, side: Side) -> Representation:
         """Compute the representation of a batch of tokenised texts of a side."""
         encoder = self.tower(side)
-        pooled: Representation = self.pooler(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
-        if not isinstance(pooled, Representation) or len(pooled) != len(batch):
+        return self.pool(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
+
+    def pool(self, states: TokenStates, side: Side) -> Representation:
+        """Pool token states; refuse a pooler that does not return a Representation of their texts."""
+        pooled: Representation = self.pooler(states, side)
+        if not isinstance(pooled, Representation) or len(pooled) != len(states.input_ids):
             form = type(pooled).__name__ + (f" of {len(pooled)}" if isinstance(pooled, Representation) else "")
-            problem = f"it returned a {form}, and must return a Representation of {len(batch)} texts"
+            problem = f"it returned a {form}, and must return a Representation of {len(states.input_ids)} texts"
             raise registry.wrong_result("pooler", self.pooler, problem)
         return pooled
 

@@ -17,7 +17,7 @@ class RetrievalkitError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """Return the message without passwords in addresses, and with long values (such as files) shortened."""
+        """Return the message without passwords in addresses, and with long values shortened."""
         message = re.sub(r"(://)[^/\s@'\"]+@", r"\1***@", super().__str__())
         # A quotation mark after a letter is an apostrophe, or ends a value.
         values = r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|[^\s'"]+"""

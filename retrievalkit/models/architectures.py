@@ -51,11 +51,8 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
         return transformers.AutoModelForMaskedLM
     if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder:
         return transformers.AutoModelForCausalLM
-    known = ", ".join(sorted(_TRANSFORMS))
-    msg = (
-        f"a vocabulary head is needed, and that of the architecture '{config.model_type}' is not supported (supported: "
-        f"{known}, and decoder-only models). Choose another model, or a pooler that needs no head."
-    )
+    known = f"Supported: {', '.join(sorted(_TRANSFORMS))}, and decoder-only models"
+    msg = f"the vocabulary head of the architecture '{config.model_type}' is not supported. {known}."
     raise UnsupportedError(msg)
 
 
@@ -84,7 +81,7 @@ def embed(backbone: Any, batch: Batch) -> Tensor:
     """Return the input of a model's first layer (layer 0), (batch, tokens, width)."""
     kind = backbone.config.model_type
     if not hasattr(backbone, "embeddings"):
-        msg = f"the embeddings are needed without the layers, which is not supported for the architecture '{kind}'."
+        msg = f"embeddings without the layers are not supported for the architecture '{kind}'. Choose another model."
         raise UnsupportedError(msg)
     mask = {"mask": batch.attention_mask} if kind == "deberta-v2" else {}
     states: Tensor = backbone.embeddings(input_ids=batch.input_ids, **mask)

@@ -81,10 +81,8 @@ def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None
         entry = entry.get(name) if isinstance(entry, Mapping) else None
     if dimensions not in (entry or ()):
         trained = f"for cuts to {', '.join(map(str, entry))}" if entry else "without --loss 'matryoshka(...)'"
-        notices.note(
-            f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained {trained}. Searches may be "
-            f"worse than with whole vectors."
-        )
+        cut = f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained {trained}"
+        notices.note(f"{cut}. Searches may be worse than with whole vectors.")
 
 
 @contextmanager

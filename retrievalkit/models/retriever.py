@@ -124,10 +124,8 @@ class Retriever(nn.Module):
         except UnknownNameError as error:
             if own is None or own.pooler != pooler or error.kind != "pooler":
                 raise
-            msg = (
-                f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed. Install its "
-                f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
-            )
+            problem = f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed"
+            msg = f"{problem}. Install its plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
             raise UnsupportedError(msg) from error
         description = {
             "separate_towers": separate_towers,
@@ -407,24 +405,19 @@ def open_retriever(
         refused += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
         refused += [f"--set pooler.{name}" for name in pooler_options or {}]
         if refused:
-            msg = (
-                f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(refused)}. "
-                f"Its lengths alone may differ from those in training: --set encoder.document_length=512"
-            )
+            problem = f"'{model}' is a checkpoint and holds its own encoder, pooler and options"
+            remedy = "Its lengths alone may differ from training: --set encoder.document_length=512"
+            msg = f"{problem}: drop {', '.join(refused)}. {remedy}"
             raise InputError(msg)
         with length_explained():
             return Retriever.load(model, backend=backend, encoder_options=encoder_options)
     if storage.kind_of(model) == "reranker":
-        msg = (
-            f"'{model}' is a re-ranker, which scores pairs and computes no vectors. Use a checkpoint (rkit train) or a "
-            f"pretrained model, or re-rank with it: rkit rerank apply {model}"
-        )
+        remedy = f"Use a checkpoint (rkit train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
+        msg = f"'{model}' is a re-ranker, which scores pairs and computes no vectors. {remedy}"
         raise ArtifactError(msg)
     if Path(model).name in ("encoder", *SIDES) and (checkpoint := Path(model).parent / CONFIGURATION).is_file():
-        notices.note(
-            f"'{model}' is an encoder without the pooler that it was trained with. To encode as in training, use its "
-            f"checkpoint: '{checkpoint.parent}'"
-        )
+        remedy = f"To encode as in training, use its checkpoint: '{checkpoint.parent}'"
+        notices.note(f"'{model}' is an encoder without the pooler that it was trained with. {remedy}")
     note_left_out(model, encoder, pooler, encoder_options, pooler_options)
     with length_explained():
         retriever = Retriever.create(

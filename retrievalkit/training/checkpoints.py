@@ -207,10 +207,8 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     restarted = same and (again or run not in ("", "none")) and holds(RUN, run)
     continues = (resume or restarted) and (partial / OPTIONS).exists()
     if continues and not same:
-        msg = (
-            f"the interrupted training to '{output}' had other options or other data, so it cannot be resumed. Repeat "
-            f"its command with --resume, or start again without."
-        )
+        problem = f"the interrupted training to '{output}' had other options or other data, so it cannot be resumed"
+        msg = f"{problem}. Repeat its command with --resume, or start again without."
         raise ArtifactError(msg)
     if not continues:
         shutil.rmtree(partial, ignore_errors=True)
@@ -239,10 +237,8 @@ def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | 
     storage.check_files(state, recorded["files"], remedy=_REMEDY)
     before, now = (counted(count, "processes") for count in (recorded["processes"], processes))
     if before != now and not any_number:
-        msg = (
-            f"the interrupted training had {before}, and this training has {now}; each process has its own random "
-            "state, so it cannot be resumed. Start as many by torchrun, or start again without --resume."
-        )
+        problem = f"the interrupted training had {before}, and {now} cannot resume it: each has its own random state"
+        msg = f"{problem}. Start as many by torchrun, or start again without --resume."
         raise ArtifactError(msg)
     if before != now:
         same = "with the same samples and gradient in each step, but other random numbers"

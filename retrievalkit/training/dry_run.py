@@ -84,15 +84,11 @@ def _note_alike(documents: Representation, pooler: str) -> None:
     per_text = f"the {len(across)} vectors per text of pooler '{pooler}'"
     if across.any():
         numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
-        note(
-            f"Before training, of {per_text}, number {numbers} is the same for all texts tried (cosines of {_ALIKE} or "
-            "more): these states do not depend on the text in this encoder. Choose other layers, or another token."
-        )
+        same = f"Before training, of {per_text}, number {numbers} is the same for all texts"
+        note(f"{same}: its states do not depend on the text in this encoder. Choose other layers, or another token.")
     elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
-        note(
-            f"Before training, {per_text} are all the same (cosines of {_ALIKE} or more), and a short training does "
-            "not separate them. Let them start farther apart, as pooler.position=1 does for viewers."
-        )
+        same = f"Before training, {per_text} are all the same, and a short training does not separate them"
+        note(f"{same}. Let them start farther apart, as pooler.position=1 does for viewers.")
 
 
 @contextmanager
@@ -127,11 +123,9 @@ def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples"
         kind = list(parts)[-1] if raised is None else files[raised.filename]
         place = "" if raised is None else f" ({Path(raised.filename).name}:{raised.lineno})"
         names = ", ".join(f"{part} '{described[part]['name']}'" for part in ("encoder", "pooler", "loss"))
-        msg = (
-            f"{kind} '{described[kind]['name']}' fails {when}: {type(error).__name__}{place}: "
-            f"{' '.join(str(error).split()) or 'no message'}. Its options or sizes may not fit the other parts "
-            f"({names}); or its plugin has a bug."
-        )
+        reason = f"{type(error).__name__}{place}: {' '.join(str(error).split()) or 'no message'}"
+        remedy = f"Its options or sizes may not fit the other parts ({names}); or its plugin has a bug."
+        msg = f"{kind} '{described[kind]['name']}' fails {when}: {reason}. {remedy}"
         raise UnsupportedError(msg) from error
 
 

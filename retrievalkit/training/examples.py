@@ -79,10 +79,8 @@ class ExampleData:
                 msg = f"{problem}. Use an id for a single text."
                 raise DataError(msg, file=dev)
         if held_out and (seen := int(np.isin(hashes_of(held_out.rows), hashes_of(train.rows)).sum())):
-            notices.note(
-                f"{seen:,} of the {len(held_out):,} dev questions are training questions too: the best state on these "
-                f"may not be the best on new questions. Hold them out of the training examples."
-            )
+            shared = f"{seen:,} of the {len(held_out):,} dev questions are training questions too"
+            notices.note(f"{shared}, so the best state on them may not generalise. Leave them out of the training.")
         sources = {"examples": examples, "corpus": corpus, "dev": dev}
         inputs = {name: storage.describe_input(path, fingerprint(path)) for name, path in sources.items() if path}
         return cls(train, held_out, opened, inputs)

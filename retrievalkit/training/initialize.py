@@ -46,10 +46,8 @@ def initialize(options: TrainOptions) -> Retriever:
     for kind, name, values in parts:
         own = description[kind]
         if name is not None and name != own["name"]:
-            msg = (
-                f"'{model}' is a checkpoint whose {kind} is '{own['name']}', and its weights were not trained with "
-                f"--{kind} {name}. Leave --{kind} out, or start from its encoder alone: --model {inner}"
-            )
+            remedy = f"Leave --{kind} out, or start from its encoder alone: --model {inner}"
+            msg = f"'{model}' is a checkpoint that was trained with {kind} '{own['name']}', not '{name}'. {remedy}"
             raise OptionError(msg)
         with missing_plugins_explained(description, model):
             component = registry.get(kind, own["name"])
@@ -60,10 +58,8 @@ def initialize(options: TrainOptions) -> Retriever:
             same = json.dumps(value, sort_keys=True, default=str) == json.dumps(stored, sort_keys=True, default=str)
             if option not in adjustable and not same:
                 free = f" Options that may change: {', '.join(sorted(adjustable))}." if adjustable else ""
-                msg = (
-                    f"'{model}' is a checkpoint that was trained with {kind}.{option}={stored}, not {value}. Leave it "
-                    f"out, or start from another model.{free}"
-                )
+                problem = f"'{model}' is a checkpoint that was trained with {kind}.{option}={stored}, not {value}"
+                msg = f"{problem}. Leave it out, or start from another model.{free}"
                 raise OptionError(msg)
     if description["separate_towers"] and options.separate_towers is False:
         msg = f"'{model}' is a checkpoint with an encoder for each side. Leave --shared-tower out."

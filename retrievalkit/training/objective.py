@@ -129,10 +129,8 @@ def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = Fal
             setting = f"{key}.OPTION" if key in names else f"{owners[0]}.{key}" if owners else f"{names[0]}.OPTION"
             close = nearest(key, names)
             hint = f"; did you mean '{close}'?" if close and close != key else "."
-            msg = (
-                f"--loss {name} names several losses, and loss.{key} does not name a loss and its option{hint} Write "
-                f"--set loss.{setting}=VALUE."
-            )
+            problem = f"--loss {name} names several losses, and loss.{key} does not name a loss and its option"
+            msg = f"{problem}{hint} Write --set loss.{setting}=VALUE."
             raise OptionError(msg)
     return {part: complete(part, options.get(part, {})) for part in names}
 

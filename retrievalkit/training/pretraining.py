@@ -194,10 +194,9 @@ class Pretraining(Training):
         ranks.lead(read)
         store = TokenStore(folder / TOKENS, self.options.max_length)
         if not store.counts["samples"]:
-            msg = (
-                f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants} at "
-                f"max_length {self.options.max_length}. Use whole documents, or a smaller --max-length."
-            )
+            problem = f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants}"
+            length = f"at max_length {self.options.max_length}"
+            msg = f"{problem} {length}. Use whole documents, or a smaller --max-length."
             raise InputError(msg)
         if dropped := store.counts["dropped"]:
             # The command's last line reports their number.

@@ -143,10 +143,8 @@ def joined() -> Iterator[None]:
             raise
         if not is_main():
             raise SystemExit(1) from error
-        msg = (
-            f"another process has ended, or has not answered for {patience().total_seconds() / 60:g} minutes "
-            f"({PATIENCE}). See the reason in its output."
-        )
+        minutes = f"{patience().total_seconds() / 60:g} minutes ({PATIENCE})"
+        msg = f"another process has ended, or has not answered for {minutes}. See the reason in its output."
         raise RetrievalkitError(msg) from error
     if not theirs and distributed.is_initialized():
         distributed.destroy_process_group()

@@ -237,10 +237,8 @@ def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
     """Return the examples with negatives to rank a positive against, and the number of examples without."""
     kept = array("I", (position for position, row in enumerate(examples.rows) if row.negatives))
     if not kept:
-        msg = (
-            f"none of the {len(examples)} examples of '{examples.source}' has negatives, which train a re-ranker. Mine "
-            "some: rkit mine-negatives --from bm25"
-        )
+        problem = f"none of the {len(examples)} examples of '{examples.source}' has negatives, which train a re-ranker"
+        msg = f"{problem}. Mine negatives: rkit mine-negatives --from bm25"
         raise InputError(msg)
     dropped = len(examples) - len(kept)
     if dropped:

@@ -151,17 +151,12 @@ class RetrieverTraining(Training):
                 "frozen weights (LoRA)": not all(weight.requires_grad for weight in self.module.parameters()),
             }
             if names := [name for name, conflict in conflicts.items() if conflict]:
-                msg = (
-                    f"--sharding full does not support {' and '.join(names)}. Leave it out, or start several processes "
-                    "with torchrun."
-                )
+                msg = f"--sharding full does not support {' and '.join(names)}. Leave it out, or use torchrun."
                 raise OptionError(msg)
         if self.refresh is not None:
             if loss.needs_teacher:
-                msg = (
-                    "the loss needs a teacher's scores, which negatives mined during training lack. Leave "
-                    "--refresh-negatives out, or choose another --loss."
-                )
+                problem = "the loss needs a teacher's scores, which negatives mined during training lack"
+                msg = f"{problem}. Leave --refresh-negatives out, or choose another --loss."
                 raise OptionError(msg)
             self.refresh.check()
         if loss.needs_teacher:
@@ -207,17 +202,13 @@ class RetrieverTraining(Training):
         size = options.batch_size
         assert size is not None
         if size < _SMALL_BATCH and not any(draw.negatives for draw in first_draws(self.samples)):
-            notices.note(
-                f"Without hard negatives, a batch of {size} contrasts each positive with "
-                f"{counted(size - 1, 'passages')}. Raise --batch-size (--micro-batch-size bounds memory), or mine "
-                "negatives: rkit mine-negatives"
-            )
+            problem = f"Without hard negatives, a batch of {size} has {counted(size - 1, 'negatives')} per query"
+            remedy = "Raise --batch-size (--micro-batch-size bounds memory), or mine negatives: rkit mine-negatives"
+            notices.note(f"{problem}. {remedy}")
         losses = options_by_loss(options.loss or pooler.default_loss, options.loss_options, cosine=pooler.cosine)
         if pooler.cosine and any(own.get("temperature") == 1 for own in losses.values()):
-            notices.note(
-                "The temperature is 1, at which the small differences between cosines train little. Leave "
-                "loss.temperature out: its default is 0.05 for cosines."
-            )
+            problem = "The temperature is 1, at which the small differences between cosines train little"
+            notices.note(f"{problem}. Leave loss.temperature out: its default is 0.05 for cosines.")
 
     def shard(self) -> None:
         """Shard the weights of retriever and loss."""
@@ -291,10 +282,8 @@ class RetrieverTraining(Training):
         if self.cached:
             self.limit.reduce(largest)
         else:
-            notices.note(
-                "The device ran out of memory, so gradients are cached from now on: equal gradients in more time. Set "
-                "micro_batch_size to cache them from the start, or a smaller batch_size."
-            )
+            change = "The device ran out of memory, so gradients are cached from now on: equal gradients in more time"
+            notices.note(f"{change}. Set micro_batch_size to cache them from the start, or a smaller batch_size.")
         self.cached = True
         self.entries = {"gradient_caching": True, **self.limit.entries()}
         return True

@@ -301,10 +301,8 @@ def note_few(training: Training) -> None:
     options = training.options
     held_out = isinstance(options, ExampleOptions) and options.held_out > 0
     if training.dev is None and not training.sharded and held_out:
-        notices.note(
-            f"Nothing shows whether this training helps: {counted(count, 'examples')} are too few to hold some out. "
-            "Add dev examples: --dev DEV"
-        )
+        few = f"{counted(count, 'examples')} are too few to hold some out. Add dev examples: --dev DEV"
+        notices.note(f"Nothing shows whether this training helps: {few}")
 
 
 def report_held_out(training: Training) -> None:

@@ -184,11 +184,9 @@ class Trials:
         """Copy the best checkpoint to the folder; return the trials, the command of the best trial, and a summary."""
         best, trials = self._best(), self.study.trials
         if best is None:
-            msg = (
-                f"no training was completed in {options.budget}: the first stopped after {trials[0].last_step or 0} % "
-                "of its steps. Run the same command with --resume and a larger --budget, or train on fewer examples: "
-                "--set limit=N."
-            )
+            done = f"the first stopped after {trials[0].last_step or 0} % of its steps"
+            remedy = "Run the same command with --resume and a larger --budget, or train on fewer: --set limit=N"
+            msg = f"no training was completed in {options.budget}: {done}. {remedy}"
             raise RetrievalkitError(msg)
         shutil.copytree(self.folder / _TRIALS / str(best.number), self.folder, dirs_exist_ok=True)
         dev = storage.read_manifest(self.folder)["dev"]

@@ -92,7 +92,7 @@ def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp
     as_by_torchrun(monkeypatch, run="other")
     with pytest.raises(AssertionError):
         together(lambda: programs["train"](tmp_path / "by hand", resume=True))
-    assert "had 1 process, and this one has 2 processes" in capfd.readouterr().err
+    assert "had 1 process, and 2 processes cannot resume it" in capfd.readouterr().err
 
 
 # --- real torchruns -------------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_each_epoch_has_every_sample_once_and_masks_it_anew(opened):
 
 def test_a_model_without_a_head_a_mask_or_its_own_vocabulary_is_refused(quick, tmp_path):
     for architecture, message in (
-        ("t5", "that of the architecture 't5' is not supported"),
+        ("t5", "the architecture 't5' is not supported"),
         ("llama", "has no mask token"),
     ):
         with pytest.raises(InputError, match=message):

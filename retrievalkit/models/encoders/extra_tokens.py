@@ -44,10 +44,8 @@ class ExtraTokenRows(nn.Module):
             if tokens.source == "unused":
                 self.ids[side], left = left[: tokens.count], left[tokens.count :]
                 if len(self.ids[side]) < tokens.count:
-                    msg = (
-                        f"the pooler needs {tokens.count} unused tokens for each {side}, and the vocabulary has "
-                        f"{len(unused)} in all. Use new embeddings instead (source=new), or fewer tokens."
-                    )
+                    problem = f"the pooler needs {tokens.count} unused tokens, and the vocabulary has {len(unused)}"
+                    msg = f"{problem}. Use new embeddings instead (source=new), or fewer tokens."
                     raise UnsupportedError(msg)
             elif tokens.source == "named":
                 if lacking := [name for name in tokens.names if name not in vocabulary]:
@@ -111,10 +109,8 @@ class ExtraTokenRows(nn.Module):
             return
         stored = load_file(folder / WEIGHTS)["new"]
         if stored.shape != self.new.shape:
-            msg = (
-                f"'{folder}' has embeddings {tuple(stored.shape)} of extra tokens, and the pooler needs "
-                f"{tuple(self.new.shape)}. Set the pooler's number of tokens to that of the trained model."
-            )
+            shapes = f"{tuple(stored.shape)} of extra tokens, and the pooler needs {tuple(self.new.shape)}"
+            msg = f"'{folder}' has embeddings {shapes}. Set the trained model's number of tokens."
             raise InputError(msg)
         with torch.no_grad():
             self.new.copy_(stored)

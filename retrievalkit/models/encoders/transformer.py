@@ -133,10 +133,8 @@ class Transformer(Encoder):
         self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
         # Models round the number of embeddings up a little; a tokenizer with missing files is nearly empty.
         if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
-            msg = (
-                f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
-                f"{self.info.vocabulary_size} embeddings. They do not belong together. Check the model folder."
-            )
+            sizes = f"{len(self.tokenizer)} tokens and its model {self.info.vocabulary_size} embeddings"
+            msg = f"the tokenizer of '{self.source}' has {sizes}. They do not belong together. Check the model folder."
             raise InputError(msg)
         limit = longest_input(self.config)
         self.lengths = {
@@ -240,15 +238,12 @@ class Transformer(Encoder):
         if of_head and not self.new_vocabulary_head:
             msg = (
                 f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it ('{of_head[0]}'). "
-                f"Train a head first (rkit pretrain --pretrainer mlm), choose a model with a head, or start with a "
-                f"random head (--set encoder.new_vocabulary_head=true)."
+                f"Train it (rkit pretrain --pretrainer mlm), or start at random: --set encoder.new_vocabulary_head=true"
             )
             raise InputError(msg)
         if missing := sorted(set(missing) - set(of_head)):
-            msg = (
-                f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
-                f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
-            )
+            lacking = f"{len(missing)} tensors of its architecture ({self.config.model_type}), such as '{missing[0]}'"
+            msg = f"the weights of '{self.source}' lack {lacking}: they would be random. Check the model folder."
             raise InputError(msg)
         if self.new_head_bias and of_head:
             if (bias := model.get_output_embeddings().bias) is None:
@@ -382,10 +377,8 @@ class Transformer(Encoder):
         """Return the input embeddings of the tokens, (vocabulary, width)."""
         weight = self._embeddings.weight
         if weight.shape[1] != self.info.width:
-            msg = (
-                f"the word embeddings of '{self.source}' are {weight.shape[1]} wide, and should be as wide as the "
-                f"hidden states ({self.info.width}). Choose another model."
-            )
+            problem = f"are {weight.shape[1]} wide, but should be as wide as the hidden states ({self.info.width})"
+            msg = f"the word embeddings of '{self.source}' {problem}. Choose another model."
             raise UnsupportedError(msg)
         return weight
 
@@ -432,19 +425,15 @@ class Transformer(Encoder):
             room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
             # At least one word in addition to the special tokens.
             if room < 3:
-                msg = (
-                    f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
-                    f"'{self.source}'. Use fewer, or a longer --{side}-length."
-                )
+                problem = f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]}"
+                msg = f"{problem}. Use fewer, or a longer --{side}-length."
                 raise UnsupportedError(msg)
             position, known = self.needs.extra_tokens[side].position, f"has the positions 0 to {limit - 1}"
             if "position_ids" not in self._arguments:
                 limit, known = 0, f"('{self.config.model_type}') takes no position numbers"
             if position is not None and not 0 <= position < limit:
-                msg = (
-                    f"the pooler puts extra tokens of a {side} at position {position}, and '{self.source}' {known}. "
-                    f"Set the pooler's position=null, or another position."
-                )
+                problem = f"the pooler puts extra tokens at position {position}, and '{self.source}' {known}"
+                msg = f"{problem}. Set the pooler's position=null, or another position."
                 raise UnsupportedError(msg)
         if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
             msg = f"the pooler pads texts with mask tokens, and the tokenizer of '{self.source}' has none."

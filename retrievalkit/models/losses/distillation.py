@@ -56,11 +56,9 @@ class Distillation(Loss):
     ) -> LossValue:
         """Compute the loss of a batch, in float32 under autocast too."""
         if teacher is None or bool(teacher.isnan().all()):
-            msg = (
-                f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Add scores to the "
-                "examples with a re-ranker (rkit rerank apply RERANKER --examples FILE --corpus CORPUS) or as "
-                '"teacher": {document id: score}, or choose another --loss.'
-            )
+            problem = f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any"
+            ways = 'a re-ranker (rkit rerank apply RERANKER --examples ...) or as "teacher": {document id: score}'
+            msg = f"{problem}. Add scores to the examples by {ways}, or choose another --loss."
             raise DataError(msg)
         with torch.autocast(queries.device.type, enabled=False):
             logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)

@@ -77,7 +77,7 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
     """Return the cache folder of a model's graphs, keyed by its files (or hub commit), options and package versions.
 
-    The ten most recently used folders are kept. None if the model has no configuration file or the cache is not
+    The least recently used of more than ten is deleted. None if the model has no configuration file or the cache is not
     writable.
     """
     config = model_file(source, "config.json", revision=revision)
@@ -85,7 +85,7 @@ def graph_folder(source: str, options: object = None, *, revision: str | None = 
         return None
     identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
     discover = importlib.metadata.Distribution.discover
-    versions = [next((package.version for package in discover(name=name)), None) for name in _VERSIONED]
+    versions = [next((one.version for one in discover(name=name)), None) for name in _VERSIONED]
     home = storage.cache_folder("graphs")
     folder = home / storage.fingerprint_value([source, identity, options, versions])
     try:
@@ -187,7 +187,7 @@ class Graph:
             except Exception as error:
                 raise ExportError(" ".join(str(error).split())[:200]) from error
             if not same:
-                msg = "its outputs differ from torch's"
+                msg = "its outputs are not those of torch"
                 raise ExportError(msg)
             # The graph file comes last: if it exists, the export is complete.
             for part in sorted(Path(scratch).iterdir(), key=lambda path: path == staging):

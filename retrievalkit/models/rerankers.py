@@ -54,13 +54,13 @@ def score_pairs(
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """Return checked scores (pairs,) float32 of pairs tokenised by the re-ranker; see `contracts.Reranker.score`."""
-    result = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
+    given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
     try:
-        scores = np.asarray(result, dtype=np.float32)
+        scores = np.asarray(given, dtype=np.float32)
     except (TypeError, ValueError):
         scores = np.empty((), dtype=np.float32)
     if scores.shape != (len(pairs),):
-        problem = f"score() returns {type(result).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
+        problem = f"score() returns {type(given).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
         raise registry.wrong_result("reranker", reranker, problem)
     if not np.isfinite(scores).all():
         raise registry.wrong_result("reranker", reranker, "score() returns a score that is not finite")

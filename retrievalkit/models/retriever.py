@@ -314,7 +314,9 @@ class Retriever(nn.Module):
             UnsupportedError: The encoder does not support int8.
         """
         if len(texts) < _LEAST_CALIBRATION:
-            msg = f"int8 is calibrated on at least {_LEAST_CALIBRATION} texts, not {len(texts)}. Use --precision fp32."
+            msg = (
+                f"int8 is calibrated on {_LEAST_CALIBRATION} texts or more, not on {len(texts)}. Use --precision fp32."
+            )
             raise InputError(msg)
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
@@ -323,8 +325,8 @@ class Retriever(nn.Module):
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
         nearest = []
         for precision in ("fp32", "int8"):
-            encoded = self.encode(texts[1::2], side, precision=precision)  # type: ignore[arg-type]
-            nearest.append(scores(encoded, encoded).fill_diagonal_(-torch.inf).topk(10).indices.tolist())
+            made = self.encode(texts[1::2], side, precision=precision)  # type: ignore[arg-type]
+            nearest.append(scores(made, made).fill_diagonal_(-torch.inf).topk(10).indices.tolist())
         shared = sum(len(set(first) & set(second)) for first, second in zip(*nearest, strict=True))
         return shared / (10 * len(nearest[0]))
 
@@ -336,11 +338,11 @@ class Retriever(nn.Module):
         batch_tokens: int | None = None,
         precision: Precision = "fp32",
     ) -> Iterator[tuple[list[int], Representation]]:
-        """Encode tokenised texts in batches of similar length; yield their positions and representations."""
+        """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         if batch_tokens is None:
             on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
             batch_tokens = self.limit.budget(self.device, on_cpu)
-        # `eval` and `train` visit all modules, in a tenth of the time of a single query.
+        # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
@@ -364,7 +366,7 @@ class Retriever(nn.Module):
 
             return arrived
 
-        # A GPU computes a batch while the caller uses the previous batch.
+        # A GPU computes a batch while the one before it is used here.
         ahead, started = int(self.device.type == "cuda"), deque[Callable[[], tuple[list[int], Representation]]]()
         try:
             for parts in in_threads(partial(self.limit.compute, encoded, lengths), batches, threads):

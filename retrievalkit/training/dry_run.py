@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from retrievalkit.contracts import Progress, Representation, Side, Text
+from retrievalkit import registry
+from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.models.precision import Precision, autocast
 from retrievalkit.reporting.notices import note
-from retrievalkit.training.objective import Objective, checked
+from retrievalkit.training.objective import LossSum, Objective
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.training.selection import DevSet
 
@@ -59,7 +60,12 @@ def dry_run(
             None if target is None else to_device(target, device) for target in step.tensors()
         )
         with _blamed(described, loss=loss):
-            checked(loss, loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher))
+            for part in loss.losses if isinstance(loss, LossSum) else (loss,):
+                value = part(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
+                if not isinstance(value, LossValue) or value.total.dim():
+                    total = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""
+                    problem = f"it returned a {type(value).__name__}{total}, and must return a LossValue with a scalar"
+                    raise registry.wrong_result("loss", part, problem)
         if documents.vectors is not None and documents.vectors.shape[1] > 1:
             retriever.tower("document").eval()  # dropout makes equal vectors differ
             _note_alike(represent(step.documents, "document"), described["pooler"]["name"])

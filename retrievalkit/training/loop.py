@@ -279,7 +279,7 @@ class Loop:
         self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
         values = self.training.run(inputs, progress, self.accelerator.backward)
-        weights = [weight for weight in self.module.parameters() if weight.requires_grad]
+        weights = [one for one in self.module.parameters() if one.requires_grad]
         # A tensor: reading it here would synchronise the GPU at each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]

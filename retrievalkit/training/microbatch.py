@@ -1,8 +1,8 @@
 """Gradient accumulation: a step computed in parts, with the loss and gradient of the whole step.
 
-Every loss here is a mean over masked tokens, queries or pairs. A part is therefore weighted by its number of these
-units, not of samples, and each term of a loss by its own count: the result of a step does not depend on the micro batch
-size or the number of processes.
+Every loss here is a mean over masked tokens, queries or pairs. So a part is weighted by its number of these units, not
+by its number of samples, and each term of a loss by its own count. The result of a step therefore does not depend on
+the micro batch size or the number of processes.
 """
 
 from __future__ import annotations

@@ -36,15 +36,6 @@ class Objective(nn.Module):
         self.retriever = retriever
 
 
-def checked(loss: Loss, value: LossValue) -> LossValue:
-    """Return the result of a loss, which must be a LossValue with a scalar."""
-    if not isinstance(value, LossValue) or value.total.dim():
-        total = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""
-        problem = f"it returned a {type(value).__name__}{total}, and must return a LossValue with a scalar"
-        raise registry.wrong_result("loss", loss, problem)
-    return value
-
-
 class LossSum(Loss):
     """Sum of several losses of the same batch."""
 
@@ -64,8 +55,7 @@ class LossSum(Loss):
         teacher: Tensor | None = None,
     ) -> LossValue:
         """Return the sum and all terms; a term name shared by two losses becomes LOSS.TERM."""
-        targets = (queries, documents, positives, progress, ignore, teacher)
-        values = [checked(loss, loss(*targets)) for loss in self.losses]
+        values = [loss(queries, documents, positives, progress, ignore, teacher) for loss in self.losses]
         seen = Counter(term for value in values for term in value.terms)
         terms = {
             term if seen[term] == 1 else f"{name}.{term}": number

@@ -83,13 +83,13 @@ class HeldOut:
 
     def loss(self, loss_at: Callable[[Part], LossValue], device: torch.device) -> float:
         """Return the loss of all samples without dropout, each term averaged over all of its units."""
-        source, pretrainer = random.Random(f"held out masks {self._seed}"), self._pretrainer
+        source, made = random.Random(f"held out masks {self._seed}"), self._pretrainer
         sums: defaultdict[str, float] = defaultdict(float)
         units: Counter[str] = Counter()
-        was_training = pretrainer.training
-        pretrainer.eval()
+        was_training = made.training
+        made.eval()
         starts = range(0, len(self._samples), self._size)
-        parts = [part_of(pretrainer, self._samples[start : start + self._size], source) for start in starts]
+        parts = [part_of(made, self._samples[start : start + self._size], source) for start in starts]
 
         def terms(part: Part) -> dict[str, tuple[float, int]]:
             with torch.inference_mode():
@@ -97,11 +97,11 @@ class HeldOut:
             addends = (value.addends or {"": value.total}).items()
             return {name: (float(term), part.counts.get(name, part.size)) for name, term in addends}
 
-        for addends in processes.spread(terms, parts):
-            for name, (term, count) in addends.items():
+        for found in processes.spread(terms, parts):
+            for name, (term, count) in found.items():
                 sums[name] += term * count
                 units[name] += count
-        pretrainer.train(was_training)
+        made.train(was_training)
         return sum(sums[name] / max(1, units[name]) for name in sums)
 
 

@@ -234,10 +234,10 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
     """
     own = _padded(own.rows(slice(len(shares[rank()]))))
     sizes = [len(share) for share in shares]
-    tensors = (own.vectors, own.vector_mask, own.weights, *own.extras.values())
+    tensors = (_exchange(one, sizes) for one in (own.vectors, own.vector_mask, own.weights, *own.extras.values()))
     parts = [
-        replace(own, vectors=first, vector_mask=mask, weights=weights, extras=dict(zip(own.extras, rest, strict=True)))
-        for first, mask, weights, *rest in zip(*(_exchange(tensor, sizes) for tensor in tensors), strict=True)
+        replace(own, vectors=one, vector_mask=mask, weights=weights, extras=dict(zip(own.extras, extras, strict=True)))
+        for one, mask, weights, *extras in zip(*tensors, strict=True)
     ]
     order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))

@@ -168,8 +168,10 @@ class RerankerTraining(Training):
         """Return the lists of this process."""
         draws = [self.samples.draw(position, epoch) for epoch, position in keys]
         own = list(slices(len(draws), self.options.micro_batch_size))[processes.rank()]
-        parts = [self._part(draws[part]) for part in own] or [self._part(draws[:1]).without_weight()]
-        return Parts(parts, sum(1 + len(draw.negatives) for draw in draws))
+        pairs = sum(1 + len(draw.negatives) for draw in draws)
+        if not own:
+            return Parts([self._part(draws[:1]).without_weight()], pairs)
+        return Parts([self._part(draws[part]) for part in own], pairs)
 
     def _part(self, draws: Sequence[Draw]) -> Part:
         """Return the lists of these draws, in batches of at most `batch_tokens` tokens, padding included."""

@@ -169,7 +169,7 @@ class RetrieverTraining(Training):
             self._try_large_step()
 
     def _try_large_step(self) -> None:
-        """Compute a step of the largest examples, to run out of memory before the training if at all."""
+        """Compute a step of the largest examples, so that a limit of memory is met before the training."""
 
         def size(key: Key) -> int:
             texts = self.assembler.assemble([self.samples.draw(key[1], key[0])])
@@ -178,8 +178,8 @@ class RetrieverTraining(Training):
         keys = sorted(((0, int(row)) for row in self.samples.order(0)[:_COMPARED]), key=size)
         assert self.options.batch_size is not None
         with unchanged(self.module):
-            # As much memory as AdamW will use.
-            states = [torch.stack([weight, weight]) for weight in self.module.parameters() if weight.requires_grad]
+            # As much memory as AdamW will take.
+            states = [torch.stack([one, one]) for one in self.module.parameters() if one.requires_grad]
             inputs = self.collate(keys[-self.options.batch_size :]).to(states[0].device)
             self.module.train()
             self.run(inputs, Progress(0, 0.0, 1), torch.autograd.backward)
@@ -275,7 +275,7 @@ class RetrieverTraining(Training):
         return {**value.terms, "loss": value.total}
 
     def _reduce(self, chunks: Sequence[Chunk]) -> bool:
-        """Cache gradients, then encode fewer texts at a time; return False if they are single texts already."""
+        """Cache gradients, then encode fewer texts at a time; False if it is a single text already."""
         largest = max((chunk.tokens for chunk in chunks if len(chunk.rows) > 1), default=0)
         if self.cached and not largest:
             return False

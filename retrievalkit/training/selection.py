@@ -258,14 +258,16 @@ class DevSet:
         Passages with an equal score rank before it: a model that maps all texts to the same vector is the worst.
         """
         rows = self.examples[:_RANKED_QUESTIONS]
-        golds = {gold: column for column, gold in enumerate(dict.fromkeys(row.positives[0] for row in rows))}
-        negatives = dict.fromkeys(chain.from_iterable(row.negatives[:_HARD_NEGATIVES_RANKED] for row in rows))
-        others = [identifier for identifier in negatives if identifier not in golds]
-        questions = [("", row.query) for row in rows]
-        queries, documents = _encode(retriever, questions, self._texts(list(golds)), precision)
-        columns = torch.tensor([golds[row.positives[0]] for row in rows], device=queries.device)
-        pairs = zip(_blocks(queries, documents), torch.split(columns, _BLOCK), strict=True)
-        own = [block.gather(1, part[:, None]) for block, part in pairs]  # of (queries, 1): scores of gold passages
+        golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
+        negatives = dict.fromkeys(one for example in rows for one in example.negatives[:_HARD_NEGATIVES_RANKED])
+        others = [one for one in negatives if one not in golds]
+        asked = [("", example.query) for example in rows]
+        queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
+        place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
+        places = torch.split(place, _BLOCK)
+        own = [
+            block.gather(1, some[:, None]) for block, some in zip(_blocks(queries, documents), places, strict=True)
+        ]  # blocks of (queries, 1): scores of the gold passages
 
         def at_least(others: Representation) -> Tensor:
             blocks = zip(_blocks(queries, others.to(queries.device)), own, strict=True)

@@ -101,7 +101,8 @@ def test_two_towers_may_start_from_the_one_of_a_checkpoint(one_tower, rkit_train
 
 
 REFUSED = {
-    "--pooler mean": "was trained with pooler 'colbert', not 'mean'. Leave --pooler out, or start from its encoder alone: --model {start}/query",
+    "--pooler mean": "was trained with pooler 'colbert', not 'mean'. Leave --pooler out, or start from its "
+    "encoder alone: --model {start}/query",
     "--set pooler.dimension=4": "was trained with pooler.dimension=8, not 4",
     "--set pooler.normalize=false": "was trained with pooler.normalize=True, not False",
     "--set pooler.sise=4": "pooler 'colbert' has no option 'sise'",

@@ -30,9 +30,12 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
         import peft
     except ImportError:
         raise MissingDependencyError("peft", "LoRA adapters", "'retrievalkit[lora]'") from None
-    rank, alpha, dropout = options
-    adapters = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear")
-    peft.inject_adapter_in_model(adapters, model)
+    peft.inject_adapter_in_model(
+        peft.LoraConfig(
+            r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules="all-linear"
+        ),
+        model,
+    )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
         if "lora_" in name:
@@ -42,7 +45,7 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
     own = {name for name in model.state_dict() if "lora_" in name}
     stored = load_file(folder / WEIGHTS)
     if set(stored) != own or any(stored[name].shape != model.state_dict()[name].shape for name in own):
-        msg = f"encoder.lora_rank is {options.rank}, and the adapters in '{folder}' have another rank. Set theirs."
+        msg = f"the adapters in '{folder}' are not of rank {options.rank}. Set encoder.lora_rank to theirs."
         raise InputError(msg)
     model.load_state_dict(stored, strict=False)
 

@@ -5,8 +5,8 @@ input and reorders its weights for the matrix units. Here the weights are kept i
 preceding product, and hidden states between layers are bf16. Sums, norms and softmax are computed in float32 inside
 their kernels. The weights themselves stay float32. Everything except the norms is for inference, in eval mode.
 
-MiniLM-L6 encodes 59.2 texts of medquad per second in bf16 instead of 52.9 (AVX512-BF16). OpenVINO encodes 63 to 65:
-these layers are for machines without it, and for evaluations during training.
+59.2 texts/s instead of 52.9 for a model in bf16 (MiniLM-L6, medquad, AVX512-BF16). OpenVINO is faster still (63 to 65):
+this is for machines without it, and for evaluations during training.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PackedLinear(nn.Linear):
     _packed: tuple[object, _Packed] | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
-        """Compute the product, in bf16 where `in_bf16` is True."""
+        """The product, in bf16 where `in_bf16` is True."""
         if not in_bf16(input):
             return super().forward(input)
         if self._packed is None or self._packed[0] != self._state():
@@ -75,7 +75,7 @@ class PackedLinear(nn.Linear):
         return self
 
     def _state(self) -> tuple[object, ...]:
-        """Return a value that changes when weights are loaded or moved."""
+        """A value that changes when weights are loaded or moved."""
         return self.weight.data_ptr(), self.weight._version, None if self.bias is None else self.bias._version
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,15 +85,15 @@ class PackedLinear(nn.Linear):
 class NarrowLayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` with bf16 output where `in_bf16` is True, and optionally in training; computed in float32.
 
-    Under automatic mixed precision the output is float32, which each of the following linear layers casts again, and
-    its gradients back.
+    Under automatic mixed precision alone the output is float32, and each of the following linear layers casts it again,
+    and its gradients back.
     """
 
     in_training = False
     """True for bf16 in training too: where every sum of hidden states is normalised, errors do not accumulate."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
-        """Compute the norm."""
+        """The norm."""
         inference = torch.is_inference_mode_enabled()
         if not (in_bf16(input) if inference else self.in_training and _mixed(input)):
             return super().forward(input)
@@ -132,10 +132,10 @@ def _product(states: Tensor, packed: _Packed, *, gelu: bool) -> Tensor:
 
 @cache
 def _packing_works() -> bool:
-    """True if this release of torch has the operations, which are internal, and this processor supports them."""
+    """True if this release of torch has the operations (its compiler's) and this processor supports them."""
     states, weight = torch.full((2, 3), 0.5, dtype=torch.bfloat16), torch.full((4, 3), 2.0)
     try:
-        product = _product(states, _pack(weight, weight[:, 0]), gelu=False)
+        found = _product(states, _pack(weight, weight[:, 0]), gelu=False)
     except (AttributeError, RuntimeError, TypeError):
         return False
-    return bool((product == 5.0).all())
+    return bool((found == 5.0).all())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -30,12 +29,6 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {
 # Architectures whose position numbers start after the padding id.
 _LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
 
-# Names of the same setting in different configurations; the first name that is set counts.
-_INNER = ("intermediate_size", "hidden_dim", "d_ff")
-_ACTIVATION = ("hidden_act", "hidden_activation", "activation", "dense_act_fn")
-_DROPOUT = ("hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout")
-_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
-
 _ENDLESS = 1_000_000
 
 
@@ -54,12 +47,6 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
     known = f"Supported: {', '.join(sorted(_TRANSFORMS))}, and decoder-only models"
     msg = f"the vocabulary head of the architecture '{config.model_type}' is not supported. {known}."
     raise UnsupportedError(msg)
-
-
-def weights_of_head(names: Iterable[str], model: Any) -> list[str]:
-    """Return the names of weights that belong to a model's vocabulary head."""
-    inside = f"{model.base_model_prefix}."
-    return [name for name in names if not name.startswith(inside)]
 
 
 def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
@@ -99,14 +86,15 @@ def layer_shape(config: Any) -> LayerShape:
 
     return LayerShape(
         heads=config.num_attention_heads,
-        inner=_first(config, _INNER, 4 * config.hidden_size),
-        activation=ACT2FN[_first(config, _ACTIVATION, "gelu")],
-        dropout=_first(config, _DROPOUT, 0.0),
-        attention_dropout=_first(config, _ATTENTION_DROPOUT, 0.0),
+        inner=_first(config, 4 * config.hidden_size, "intermediate_size", "hidden_dim", "d_ff"),
+        activation=ACT2FN[_first(config, "gelu", "hidden_act", "hidden_activation", "activation", "dense_act_fn")],
+        dropout=_first(config, 0.0, "hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout"),
+        attention_dropout=_first(config, 0.0, "attention_probs_dropout_prob", "attention_dropout", "dropout_rate"),
     )
 
 
-def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+def _first(config: Any, default: Any, *names: str) -> Any:
+    """Return a setting that has different names in different configurations."""
     values = (getattr(config, name, None) for name in names)
     return next((value for value in values if value is not None), default)
 

@@ -57,7 +57,7 @@ _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
 
 
 class Retriever(nn.Module):
-    """A dual encoder: a query tower, a document tower (optionally the same) and a pooler.
+    """A dual encoder (bi-encoder): a query tower, a document tower (optionally the same) and a pooler.
 
     Attributes:
         towers: {"shared": encoder} or {"query": encoder, "document": encoder}.

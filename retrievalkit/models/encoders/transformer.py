@@ -31,7 +31,6 @@ from retrievalkit.models.architectures import (
     model_class,
     set_dropout,
     vocabulary_head,
-    weights_of_head,
 )
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
@@ -234,7 +233,8 @@ class Transformer(Encoder):
             renamed = {f"^{re.escape(prefixes.pop())}": ""}
             model, report = load_pretrained(kind, self.source, key_mapping=renamed, **options)
         missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-        of_head = weights_of_head(missing, model) if needs.vocabulary_head else []
+        inside = f"{model.base_model_prefix}." if needs.vocabulary_head else ""
+        of_head = [name for name in missing if not name.startswith(inside)]
         if of_head and not self.new_vocabulary_head:
             msg = (
                 f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it ('{of_head[0]}'). "

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit import storage
-from retrievalkit.contracts import SIDES, Loss, Progress, Representation, Side, Text
+from retrievalkit.contracts import Loss, Progress, Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, unscored
 from retrievalkit.evaluation.significance import randomisation_test
@@ -333,9 +333,8 @@ def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
 def _encode(
     retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
 ) -> tuple[Representation, Representation]:
-    encoded = (_divided(retriever, *part, precision) for part in ((queries, SIDES[0]), (documents, SIDES[1])))
-    first, second = (texts.to(retriever.device) for texts in encoded)
-    return first, second
+    encoded = _divided(retriever, queries, "query", precision), _divided(retriever, documents, "document", precision)
+    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)
 
 
 def _divided(retriever: Retriever, texts: Sequence[Text], side: Side, precision: Precision) -> Representation:

@@ -57,7 +57,7 @@ class Transformer(Encoder):
 
         rkit train --model MODEL --query-length 32 --document-length 256 --set encoder.query_prefix="query: " ...
 
-    Attention, dropout and GELU are replaced by faster implementations on a CPU.
+    On a CPU, attention and dropout have faster implementations.
 
     Args:
         query_length: Maximum tokens per query, with special tokens; None = 64, or the model's limit if lower.
@@ -70,8 +70,8 @@ class Transformer(Encoder):
         new_vocabulary_head: If the pooler needs a vocabulary head and the weights lack it, start with a random head
             (projection tied to the word embeddings).
         new_head_bias: Initial bias of a new vocabulary head, the same for all tokens. Training on masked words keeps
-            its level, since softmax ignores it. Sparse representations (SPLADE, CoT-MAE) need most logits below 0, as
-            in BERT. No effect if the weights have a head.
+            its level, which softmax ignores and ReLU does not: sparse representations (SPLADE, CoT-MAE) need most
+            logits below 0, as in BERT. No effect if the weights have a head.
         lora_rank: Rank of adapters added to all linear layers (LoRA); other weights are frozen, on a GPU in bf16. 0 =
             no adapters: all weights are trained.
         lora_alpha: Scale of the adapters' output, divided by lora_rank.

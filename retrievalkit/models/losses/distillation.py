@@ -20,13 +20,7 @@ class Distillation(Loss):
 
     Only passages that the teacher scored for the query count: the query's own positive and hard negatives. Passages
     masked by `ignore` stay in this term, since the teacher scored their relevance, and are masked in the contrastive
-    term.
-
-    Args:
-        temperature: t, divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
-            are cosines, else 1.
-        teacher_temperature: T, divides the teacher's scores.
-        contrastive: c, the weight of the contrastive loss over all documents of the batch; 0 = none.
+    term. Options mean the same in each subclass.
     """
 
     needs_teacher = True
@@ -89,6 +83,9 @@ class DistillKL(Distillation):
     A larger T softens the teacher's distribution: passages that it ranks lower count more.
 
     Args:
+        temperature: t, divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
+            are cosines, else 1.
+        teacher_temperature: T, divides the teacher's scores.
         contrastive: c, the weight of the contrastive loss over all documents of the batch: 0 in CoT-MAE v2's paper, 1
             by default in its code, 0.2 in LexMAE.
         scale: Multiply the divergence by t squared, so that the size of its gradient does not depend on t (Hinton et
@@ -137,6 +134,12 @@ class MarginMSE(Distillation):
     of cosines are at most 2, and a re-ranker's about 10: a smaller t, or a larger T, brings them to the same range.
 
         rkit train --examples scored.jsonl --loss margin_mse --negatives 7 ...
+
+    Args:
+        temperature: t, divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
+            are cosines, else 1.
+        teacher_temperature: T, divides the teacher's scores.
+        contrastive: c, the weight of the contrastive loss over all documents of the batch; 0 = none.
     """
 
     name = "margin_mse"

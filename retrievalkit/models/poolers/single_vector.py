@@ -144,6 +144,8 @@ class Projected(SingleVector):
         dimensions: The size of the vector after each linear layer; empty = no layers.
         activations: The activation after each linear layer; empty = identity.
         bias: Add a bias to the linear layers.
+        normalize: Scale each vector to length 1, so that inner products are cosines.
+        layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
     """
 
     def __init__(

@@ -371,12 +371,9 @@ def left_out(
     """
 
     def shown(value: Any) -> str:
-        if isinstance(value, tuple):
+        if isinstance(value, list | tuple):
             return ",".join(map(str, value))
         return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-    def plain(value: Any) -> Any:
-        return list(value) if isinstance(value, tuple) else value
 
     try:
         own = own_settings(model, revision=encoder_options.get("revision"))
@@ -391,7 +388,7 @@ def left_out(
         for part, trained, chosen in parts
         for name, value in trained.items()
         if value is not False and not name.endswith("_length") and name != "title"
-        if (plain(chosen.get(name)) != plain(value) if complete else name not in chosen)
+        if (shown(chosen.get(name)) != shown(value) if complete else name not in chosen)
     ]
     if not lost:
         return []

@@ -60,7 +60,8 @@ def dry_run(
             None if target is None else to_device(target, device) for target in step.tensors()
         )
         with _blamed(described, loss=loss):
-            for part in loss.losses if isinstance(loss, LossSum) else (loss,):
+            losses: Sequence[nn.Module] = [*loss.losses] if isinstance(loss, LossSum) else [loss]
+            for part in losses:
                 value = part(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
                 if not isinstance(value, LossValue) or value.total.dim():
                     total = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""

@@ -88,14 +88,14 @@ def _note_alike(documents: Representation, pooler: str) -> None:
     across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
     if across.all():
         return  # as with random weights, or with a single text
-    per_text = f"the {len(across)} vectors per text of pooler '{pooler}'"
+    found = ""
     if across.any():
         numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
-        same = f"Before training, of {per_text}, number {numbers} is the same for all texts"
-        note(f"{same}: its states do not depend on the text in this encoder. Choose other layers, or another token.")
+        found = f"number {numbers} is the same for all texts. Choose other layers, or another token"
     elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
-        same = f"Before training, {per_text} are all the same, and a short training does not separate them"
-        note(f"{same}. Let them start farther apart, as pooler.position=1 does for viewers.")
+        found = "all are the same. Let them start farther apart, as pooler.position=1 does for viewers"
+    if found:
+        note(f"Before training, of the {len(across)} vectors that pooler '{pooler}' makes of a text, {found}.")
 
 
 @contextmanager

@@ -173,12 +173,12 @@ class Pretraining(Training):
 
     def dry_run(self) -> None:
         """Compute the loss of a few samples once: a wrong setup fails before anything is written."""
-        source, pretrainer = random.Random(0), self.module
+        source, made = random.Random(0), self.module
         documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
-        samples = [pretrainer.sample(document, 0, source) for document in documents if pretrainer.samples(document)][:2]
+        samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
         if samples:
             with torch.no_grad():
-                self.loss_at(Progress(0, 0.0, 1))(part_of(pretrainer, samples, source).to(self.device))
+                self.loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
 
     def open(self, folder: Path) -> None:
         """Read, cut and tokenise the corpus, unless an earlier, interrupted run has done so."""
@@ -225,7 +225,7 @@ class Pretraining(Training):
         return run_parts(inputs.parts, self.loss_at(progress), backward)
 
     def loss_at(self, progress: Progress) -> Callable[[Part], LossValue]:
-        """Return the function that computes the loss of a part, at a point of the training."""
+        """Return the loss function of a part, at a point of the training."""
 
         def loss(part: Part) -> LossValue:
             with autocast(self.precision, self.device):

@@ -254,7 +254,7 @@ class Pretraining(Training):
             facts={
                 "pretrainer": f"{name} {options['pretrainer']['options']}",
                 "corpus": manifest["inputs"]["corpus"]["path"],
-                "documents": f"{counts['documents']}, {counts['dropped']} without {self.module.wants} dropped",
+                "documents": f"{counts['documents']}; {counts['dropped']} without {self.module.wants} dropped",
                 "samples, tokens": f"{counts['samples']}, {counts['tokens']}",
                 "steps, batch size, learning rate": ", ".join(map(str, schedule)),
                 "longest text": f"{training['max_length']} tokens",

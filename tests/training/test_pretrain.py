@@ -314,6 +314,6 @@ def test_documents_that_lack_what_the_method_wants_are_dropped_and_counted(quick
     for part in (
         "| pretrainer | pairs",
         "pipeline_tag: fill-mask",
-        "3, 1 of them without two spans of text and dropped",
+        "3; 1 without two spans of text dropped",
     ):
         assert part in card

@@ -70,9 +70,9 @@ class StepInputs:
     def to(self, device: torch.device) -> StepInputs:
         """Return the same step on another device."""
         chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
-        targets = {"positives": self.positives, "ignore": self.ignore, "teacher": self.teacher}
-        moved = {name: to_device(target, device) for name, target in targets.items() if target is not None}
-        return replace(self, chunks=chunks, **moved)
+        ignore = None if self.ignore is None else to_device(self.ignore, device)
+        teacher = None if self.teacher is None else to_device(self.teacher, device)
+        return replace(self, chunks=chunks, positives=to_device(self.positives, device), ignore=ignore, teacher=teacher)
 
 
 class RetrieverTraining(Training):

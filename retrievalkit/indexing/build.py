@@ -65,12 +65,10 @@ def build_index(
     component_class: Any = component.load()
     if component_class.indexes != form:
         msg = f"indexer '{component.name}' indexes {component_class.indexes}, and '{source}' is "
-        msg += (
-            "a vectors folder. Index the corpus instead, or choose an indexer of vectors, such as --indexer flat."
-            if form == "vectors"
-            else "not a vectors folder. Encode the corpus first "
-            f"(rkit encode CHECKPOINT {source} --output vectors), then: rkit index vectors --indexer {component.name}"
-        )
+        msg += "a vectors folder. Index the corpus, or choose an indexer of vectors, such as --indexer flat."
+        if form == "texts":
+            do = f"rkit encode CHECKPOINT {source} --output vectors, then: rkit index vectors"
+            msg = f"'{source}' is not a vectors folder. Encode the corpus first: {do} --indexer {component.name}"
         raise InputError(msg)
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})

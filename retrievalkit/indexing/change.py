@@ -250,10 +250,7 @@ def _add_and_delete(
     if mirror and digests and len(to_delete) == len(digests):
         known = set(digests.values())
         if texts is None or not any(_digest(passage) in known for passage in texts):
-            msg = (
-                f"'{add}' has none of the {counted(len(digests), 'texts')} of '{index.folder}': all would be deleted. "
-                "Nothing was changed. Pass the passages that belong to the index, or index these in another folder."
-            )
+            msg = f"'{add}' has none of the texts of '{index.folder}', so nothing was changed. Build a new index."
             raise InputError(msg)
     if not index.opened.needs_encoding:
         _change_texts(index, work, removed, added, texts, compact=False)
@@ -261,10 +258,7 @@ def _add_and_delete(
     if added and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
         named = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
-        msg = (
-            f"'{index.folder}' cannot be added to: an index of '{name}' ({named}) is built from all texts at once. "
-            "Index the whole collection again."
-        )
+        msg = f"'{index.folder}' is built from all texts at once (indexer '{name}', {named}). Index the whole corpus."
         raise UnsupportedError(msg)
     if added and vectors is None:
         assert texts is not None
@@ -317,17 +311,11 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
     store = VectorStore(vectors)
     ours, theirs = index.opened.checkpoint, store.manifest.get("checkpoint")
     if ours and theirs and [ours.get(key) for key in _OF_MODEL] != [theirs.get(key) for key in _OF_MODEL]:
-        msg = (
-            f"'{vectors}' was not encoded by the model of '{index.folder}': '{theirs['path']}' and '{ours['path']}' "
-            "have different fingerprints. Add the passages instead."
-        )
+        msg = f"'{vectors}' was not encoded by '{ours['path']}', the model of '{index.folder}'. Add the passages."
         raise ArtifactError(msg)
     stored = joined_vectors(index.folder, index.manifest)
     if stored is not None and (stored.dim, stored.vocabulary) != (store.dim, store.vocabulary):
-        msg = (
-            f"'{vectors}' holds vectors of size {store.dim or store.vocabulary:,}, and '{index.folder}' of size "
-            f"{stored.dim or stored.vocabulary:,}: they are not comparable. Add vectors of the same model."
-        )
+        msg = f"'{vectors}' and '{index.folder}' have vectors of different sizes. Add vectors of the same model."
         raise ArtifactError(msg)
     return store
 

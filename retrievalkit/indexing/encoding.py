@@ -57,21 +57,9 @@ def encode(
     opened: Retriever | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Encode texts and write a vectors/ folder.
+    """Encode texts, write a vectors/ folder, and return its manifest; see `EncodeOptions`.
 
-    Args:
-        model: A checkpoint folder, or the name or folder of a pretrained model that has not been trained here.
-        texts: A corpus (side "document") or queries (side "query"), in any known format.
-        side: Selects the tower and the length limit.
-        output: The vectors folder to write.
-        options: Encoding options; None = the defaults.
-
-        overwrite: Replace an existing output folder.
-        opened: The model, if already loaded.
-        cluster: The cluster whose workers encode; None = this process.
-
-    Returns:
-        The manifest of the folder.
+    `opened` is the model if it is already loaded, `cluster` the cluster whose workers encode; None = this process.
     """
     options = options or EncodingOptions()
     if cluster is not None and cluster.ray != RANKS and isinstance(texts, InMemory):
@@ -359,10 +347,7 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
     largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
     if wrong := np.flatnonzero(np.isfinite(largest) & (largest > np.finfo(np.float16).max)).tolist():
         text = wrong[0] if counts is None else int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))
-        msg = (
-            f"a vector of the text '{ids[text]}' holds {largest[wrong[0]]:.6g}, and fp16 ends at 65,504. Leave out "
-            "--stored fp16."
-        )
+        msg = f"a vector of the text '{ids[text]}' holds {largest[wrong[0]]:.6g}, beyond fp16. Drop --stored fp16."
         raise UnsupportedError(msg)
     return rows.astype(np.float16)
 

@@ -24,7 +24,7 @@ from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.contracts.workers import Staying
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.segments import Lease, Segmented, filled, merged, segments_of
+from retrievalkit.indexing.segments import Hits, Lease, Segmented, filled, merged, segments_of
 from retrievalkit.registry import trust
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class Spread(Segmented):
         ]
         self._call_all("")
 
-    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Any, k: int) -> Hits:
         """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged(self._call_all("search", queries, k), k)
 
-    def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
         """The top-k allowed texts of all segments."""
         return merged(self._call_all("search_among", queries, k, allowed), k)
 
@@ -137,10 +137,7 @@ def _opened(call: Call, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
 
     folder = call.place
     if not folder.is_dir():
-        msg = (
-            f"on {socket.gethostname()}, '{folder}' is not an index. Workers need it at the path of the command: "
-            "on a shared disk, or copied to each machine."
-        )
+        msg = f"on {socket.gethostname()}, '{folder}' is not an index. Copy it there, or index on a shared disk."
         raise ArtifactError(msg)
     if "segments" in manifest:
         entries = [segment for segment in manifest["segments"] if segment["name"] in call.segments]

@@ -97,9 +97,7 @@ class OpenIndex:
             raise registry.wrong_result("indexer", self.indexer, problem)
         ids, scores = result
         if not all(np.isfinite(values).all() for values in scores):
-            msg = (
-                f"'{self.folder}' returns scores that are not finite: its texts were not encoded by rkit. Index again."
-            )
+            msg = f"'{self.folder}' returns scores that are not finite. Encode with rkit and index again."
             raise ArtifactError(msg)
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
@@ -211,10 +209,7 @@ def open_index(
         msg = f"'{folder}' is a vectors folder. Index it first: rkit index {folder} --output index"
         raise ArtifactError(msg)
     if kind == "checkpoint":
-        msg = (
-            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
-            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
-        )
+        msg = f"'{folder}' is a checkpoint. Encode and index a corpus first (rkit encode, rkit index)."
         raise ArtifactError(msg)
     manifest, lease = leased_manifest(folder)
     name = manifest["indexer"]["name"]
@@ -272,9 +267,7 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Verify files before an indexer reads them: libraries such as faiss and Lucene trust them."""
     remedy = "Index again, or copy the folder again."
     if "files" not in manifest:
-        msg = (
-            f"the {storage.MANIFEST} of '{folder}' does not list its files, so an older version wrote it. Index again."
-        )
+        msg = f"the {storage.MANIFEST} of '{folder}' lists no files: an older version wrote it. Index again."
         raise ArtifactError(msg)
     storage.inside(folder, SEGMENTS)
     skip = ("README.md", SEGMENTS, *manifest.get("superseded", ()))

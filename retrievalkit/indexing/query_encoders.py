@@ -163,10 +163,8 @@ class Encoders:
                 return folder
             fingerprint = untrained_fingerprint(described, folder)
         elif folder is None:
-            msg = (
-                f"index '{index.folder}' was encoded with the checkpoint '{index.checkpoint['path']}', which no longer "
-                f"exists. Set --model to its new path."
-            )
+            path = index.checkpoint["path"]
+            msg = f"the checkpoint '{path}' of index '{index.folder}' no longer exists. Set --model to its new path."
             raise ArtifactError(msg)
         else:
             fingerprint = _fingerprint_of(folder)

@@ -151,10 +151,7 @@ def _vectors(index: OpenIndex) -> VectorStore:
     if index.manifest.get("change", 0) > len(index.manifest.get("segments", ())):
         msg = f"index '{index.folder}' was changed, and holds no vectors to compare it with (indexer '{index.name}')."
         raise UnsupportedError(msg)
-    msg = (
-        f"the vectors of index '{index.folder}' are no longer at '{recorded['path']}', or have changed. "
-        f"Encode again, or restore them."
-    )
+    msg = f"the vectors of '{index.folder}' have changed, or are no longer at '{recorded['path']}'. Restore them."
     raise ArtifactError(msg)
 
 

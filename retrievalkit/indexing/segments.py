@@ -158,7 +158,7 @@ class Segmented(Indexer):
         """Unsupported: each segment is opened separately."""
         raise NotImplementedError
 
-    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Any, k: int) -> Hits:
         """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
 
@@ -181,9 +181,7 @@ class Segmented(Indexer):
                 scores[row] = np.where(outdated, np.float32(np.nan), scores[row])
         return filled(parts, ids)
 
-    def _hits(
-        self, part: Indexer, deleted: frozenset[str], queries: Any, k: int
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def _hits(self, part: Indexer, deleted: frozenset[str], queries: Any, k: int) -> Hits:
         """The top-k texts of a segment, without deleted texts."""
         wanted = k + min(len(deleted), _SPARE)
         while True:

@@ -23,6 +23,7 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.data.vectors.writer import write_part
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.indexing.segments import FOLDER
+from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
 
 IDENTITY = ".shards.json"
@@ -36,10 +37,7 @@ def check(name: str, indexer: Indexer, source: VectorStore | Corpus, number: int
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)
     if isinstance(source, VectorStore) and (most := len(source.starts) - 1) < number:
-        msg = (
-            f"'{source.folder}' consists of {most:,} shard{'s' * (most > 1)} of texts, which cannot be cut into "
-            f"{number:,} for an index. Give fewer --shards."
-        )
+        msg = f"'{source.folder}' has {counted(most, 'shards')} of texts, fewer than {number:,}. Use fewer --shards."
         raise InputError(msg)
 
 
@@ -121,10 +119,7 @@ def _target(part: Path) -> Path:
 def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path) -> Path:
     """Build a shard, possibly on another machine."""
     if not part.exists():
-        msg = (
-            f"on {socket.gethostname()}, '{part}' does not exist: workers read and write shards where the command "
-            "does. Choose an --output on a shared disk, or leave --ray out."
-        )
+        msg = f"on {socket.gethostname()}, '{part}' does not exist. Choose an --output on a shared disk, or drop --ray."
         raise ArtifactError(msg)
     indexer: Indexer = registry.create("indexer", described["name"], **described["options"])
     indexer.from_files = from_files

@@ -111,15 +111,7 @@ class Vectors:
         return array.astype(dtype) if dtype is not None and dtype != array.dtype else array.copy() if copy else array
 
     def write(self, folder: Path, **entries: Any) -> None:
-        """Write a vectors folder for indexers.
-
-        Args:
-            folder: An existing empty folder.
-            **entries: Further entries of its manifest: `inputs`, `checkpoint` and `corpus`.
-
-        Raises:
-            DataError: An id cannot be written.
-        """
+        """Write a vectors folder for indexers; `entries` are further entries of its manifest, such as `checkpoint`."""
         writer = VectorWriter(folder, identity={})
         for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
             part = slice(start, start + SHARD_TEXTS)

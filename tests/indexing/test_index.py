@@ -140,7 +140,7 @@ def test_a_damaged_folder_is_refused(tmp_path, indexer):
         (["{v}", "--output", "{new}", "--check-k", "3"], "check_k has no effect without a check"),
         (["{v}", "--output", "{new}", "--ray", "local"], "Add shards"),
         (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
-        (["{v}", "--output", "{new}", "--shards", "3"], "consists of 1 shard of texts, which cannot be cut into 3"),
+        (["{v}", "--output", "{new}", "--shards", "3"], "has 1 shard of texts, fewer than 3"),
         (["{v}", "--check"], "is a vectors folder"),
         (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
         (["{damaged}", "--output", "{new}", "--indexer", "overlap"], "damaged.jsonl:2"),

@@ -414,7 +414,7 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         (f"{MANY} --set indexer.lowr=1", "did you mean 'indexer.lower'"),
         (f"{MANY} --set faiss.device=cpu", "--set faiss.device is not an option of any index"),
         ("dense-vectors --query x", "is a vectors folder. Index it first: rkit index"),
-        ("stage1 --query x", "is a checkpoint. Encode a corpus and index it first"),
+        ("stage1 --query x", "is a checkpoint. Encode and index a corpus first"),
         ("nothing --query x", "does not exist"),
         ("empty --query x", "is not an index folder"),
         ("gone --query x", "pip install retrievalkit-gone==1.2"),

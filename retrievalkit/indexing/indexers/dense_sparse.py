@@ -16,7 +16,7 @@ from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.indexing.indexers.flat import Hits, named
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
 
 # Vectors per part: few enough that a query's scores stay in the cache and a copy costs little memory.
@@ -77,7 +77,7 @@ class DenseSparse(Indexer):
         if (index_dir / _ROUNDED).exists() and self._store.vectors_per_text == 1:
             self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The top-k texts by the scoring rule, of all texts or of the two lists."""
         check_k(k)
         store = self._store
@@ -91,7 +91,7 @@ class DenseSparse(Indexer):
             scores, rows = self._whole(k)(queries)
         return named(store.ids, scores.numpy(), rows.numpy())
 
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The top-k of a few allowed texts by the scoring rule, always exact."""
         ids = self._store.ids
         return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
@@ -111,9 +111,7 @@ class DenseSparse(Indexer):
         """For each query, the texts in either list, ascending."""
         wanted = min(max(k, self.candidates), len(self._store))
         if queries.vectors is None or queries.weights is None:
-            msg = (
-                "the queries lack vectors or weights, and the index has both. Encode them with the model of the index."
-            )
+            msg = "the queries lack vectors or weights. Encode them with the model of the index."
             raise UnsupportedError(msg)
         _, dense = top_k(
             replace(queries, weights=None), (replace(block, weights=None) for block in self._blocks()), wanted

@@ -22,7 +22,7 @@ from pydantic import Field, PositiveInt
 from retrievalkit.contracts import Allowed, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import VectorIndexer
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer
 from retrievalkit.scoring import (
     best_of_candidates,
     check_k,
@@ -115,10 +115,7 @@ class Faiss(VectorIndexer):
             msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
             raise UnsupportedError(msg)
         if source.vocabulary and self.view == "all":
-            msg = (
-                f"'{source.folder}' holds vectors and weights; indexer 'faiss' searches only vectors. "
-                f"Use --indexer dense_sparse, or ignore the weights with --set view=vectors."
-            )
+            msg = f"'{source.folder}' also holds weights. Use --indexer dense_sparse, or --set view=vectors."
             raise UnsupportedError(msg)
         source = VectorStore(source.folder, view="vectors")
         source.link(index_dir / "vectors")
@@ -160,7 +157,7 @@ class Faiss(VectorIndexer):
             msg = f"'{index_dir}' is damaged: its faiss files do not hold its {self._store.rows} vectors. Index again."
             raise ArtifactError(msg)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
         store = self._store
         check_k(k)
@@ -177,9 +174,7 @@ class Faiss(VectorIndexer):
                 hits += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
         return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
 
-    def search_among(
-        self, queries: Representation | Any, k: int, allowed: Allowed
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """Search with a faiss ID selector if the index supports it and many texts are allowed."""
         store, queries = self._store, viewed(queries, self.view)
         check_k(k)

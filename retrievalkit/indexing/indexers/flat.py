@@ -16,6 +16,9 @@ from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, vectors_alone, viewed
 
+Hits = tuple[list[list[str]], list[np.ndarray]]
+"""Ids and scores of each query's hits."""
+
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -70,16 +73,14 @@ class Flat(Indexer):
         self._store = read()
         return True
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The exact top-k texts by the scoring rule; ties in the order of the index."""
         check_k(k)
         asked = viewed(queries, self.view).to(self.device)
         scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
         return named(self._store.ids, scores.cpu().numpy(), rows.cpu().numpy())
 
-    def search_among(
-        self, queries: Representation | Any, k: int, allowed: Allowed
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The exact top-k allowed texts; other texts are skipped, or masked if they are few."""
         asked, ids = viewed(queries, self.view).to(self.device), self._store.ids
         scores, rows = top_k_among(asked, self._store, allowed.mask(ids), k, block=self.block, dtype=self.dtype)
@@ -96,7 +97,7 @@ class VectorIndexer(Indexer):
     indexes = "vectors"
     _store: VectorStore
 
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The top-k of a few allowed texts, by the original vectors."""
         store, queries = self._store, viewed(queries, self.view).to("cpu")
         vectors_alone(queries, store.dim)
@@ -109,7 +110,7 @@ class VectorIndexer(Indexer):
         return scores_of(queries, store, [store.ids.rows(names) for names in ids])
 
 
-def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> tuple[list[list[str]], list[np.ndarray]]:
+def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> Hits:
     """Convert (queries, k) scores and rows, best first and -1 past the last, to the result of `Indexer.search`."""
     scores, rows = np.asarray(scores), np.asarray(rows)
     counts = (rows >= 0).sum(axis=1)

@@ -21,7 +21,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, open_array
 from retrievalkit.data.vectors.arrays import check_finite
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import VectorIndexer
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer
 from retrievalkit.scoring import best_of_candidates, check_k, vectors_alone, viewed
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
@@ -72,7 +72,7 @@ class Small(VectorIndexer):
         self._store = VectorStore(index_dir / "vectors", view="vectors")
         self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The top-k candidates, with exact scores."""
         store = self._store
         check_k(k)

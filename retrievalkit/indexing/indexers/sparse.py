@@ -13,7 +13,7 @@ from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.indexing.indexers.flat import Hits, named
 from retrievalkit.scoring import check_k, lexical_scores_of, top_k, viewed
 
 
@@ -36,10 +36,7 @@ class Sparse(Indexer):
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Write the weights by term instead of by text."""
         if not source.vocabulary:
-            msg = (
-                f"'{source.folder}' holds vectors and no weights over a vocabulary, which indexer 'sparse' "
-                f"searches. Use --indexer flat or faiss, or encode with a model that returns weights."
-            )
+            msg = f"'{source.folder}' holds no weights, which indexer 'sparse' searches. Use --indexer flat or faiss."
             raise UnsupportedError(msg)
         shutil.copyfile(source.folder / IDS, index_dir / IDS)
         return {"texts": len(source), **write_postings(source, index_dir / "postings")}
@@ -52,15 +49,13 @@ class Sparse(Indexer):
             msg = f"'{index_dir}' is damaged: {len(self._ids)} ids for {len(self._postings)} texts. Index again."
             raise ArtifactError(msg)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The exact top-k texts; texts that share no term with the query are not returned."""
         check_k(k)
         scores, rows = top_k(viewed(queries, self.view), self._postings.blocks(), min(k, len(self._ids)))
         return named(self._ids, scores.numpy(), rows.numpy())
 
-    def search_among(
-        self, queries: Representation | Any, k: int, allowed: Allowed
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The exact top-k allowed texts."""
         check_k(k)
         k, mask = min(k, len(self._ids)), allowed.mask(self._ids)

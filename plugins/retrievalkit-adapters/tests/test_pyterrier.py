@@ -177,5 +177,5 @@ def test_mistakes(words, tmp_path, model):
         IndexRetriever(words)(pd.DataFrame({"docno": ["a"]}))
     encoded = model.encode_documents(["river"])
     vectors = rk.Index.build(vectors=encoded, model=model, output=tmp_path / "vectors")
-    with pytest.raises(UnsupportedError, match="does not know its texts"):
+    with pytest.raises(UnsupportedError, match="has no corpus to read texts from"):
         IndexRetriever(vectors, texts=True).search("river")

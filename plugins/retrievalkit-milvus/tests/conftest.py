@@ -32,12 +32,12 @@ class Case:
         """For each query the ids and scores of brute force, less texts without a common term where only terms are."""
         everything = scores(self.queries, self.documents).numpy()
         ids, best = [], []
-        for one in everything:
-            order = np.argsort(-one, kind="stable")[:k]
+        for row in everything:
+            order = np.argsort(-row, kind="stable")[:k]
             if self.documents.vectors is None:
-                order = order[one[order] > 0]
+                order = order[row[order] > 0]
             ids.append([self.ids[text] for text in order])
-            best.append(one[order])
+            best.append(row[order])
         return ids, best
 
     def part(self, rows):
@@ -59,18 +59,18 @@ def _draw(texts, *, dim=0, m=1, vocabulary=0, queries=5, query_vectors=1, varied
         return values * (generator.random((count, vocabulary)) < 0.25)
 
     def representation(count, many, mask):
-        made = {}
+        fields = {}
         if dim:
-            made |= {"vectors": torch.tensor(vectors(count, many), dtype=torch.float32), "vector_mask": mask}
+            fields |= {"vectors": torch.tensor(vectors(count, many), dtype=torch.float32), "vector_mask": mask}
         if vocabulary:
-            made |= {"weights": torch.tensor(weights(count), dtype=torch.float32)}
-        return Representation(**made)
+            fields |= {"weights": torch.tensor(weights(count), dtype=torch.float32)}
+        return Representation(**fields)
 
     mask = torch.arange(m) < torch.tensor(generator.integers(1, m + 1, texts))[:, None] if varied else None
-    asked = torch.arange(query_vectors) < torch.tensor(generator.integers(1, query_vectors + 1, queries))[:, None]
+    query_mask = torch.arange(query_vectors) < torch.tensor(generator.integers(1, query_vectors + 1, queries))[:, None]
     ids = [f"t{row}" for row in range(texts)]
     documents = representation(texts, m, mask)
-    return Case(ids, documents, representation(queries, query_vectors, asked if query_vectors > 1 else None))
+    return Case(ids, documents, representation(queries, query_vectors, query_mask if query_vectors > 1 else None))
 
 
 def _store(folder, case, *, shards=1):

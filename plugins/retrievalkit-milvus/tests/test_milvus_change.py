@@ -36,8 +36,8 @@ def test_added_and_deleted_texts_are_found_as_by_brute_force(index, case, store,
     opened, wanted = open_index(index).indexer, case.part(held)
     for k in (1, 9, 50):
         assert_found(opened.search(case.queries, k), wanted.expected(k))
-    asked = [["t3", "t36", "t0"]] * len(case.queries)
-    for scores in opened.scores(case.queries, asked):
+    documents = [["t3", "t36", "t0"]] * len(case.queries)
+    for scores in opened.scores(case.queries, documents):
         assert np.isnan(scores).tolist() == [False, False, True]
 
 

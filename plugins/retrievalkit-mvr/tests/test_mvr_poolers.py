@@ -46,20 +46,22 @@ def test_the_papers_tokens_by_default():
 @pytest.mark.parametrize(("viewers", "first"), [(1, 0), (2, 1)])
 def test_a_vector_of_each_viewer_in_each_layer(layers, viewers, first):
     states, pooler = states_of(extra=viewers, first=first), made(viewers=viewers, layers=layers)
-    found = pooler(states, "document")
+    representation = pooler(states, "document")
     places = slice(first, first + viewers)
-    assert torch.equal(found.vectors, torch.cat([states.layers[layer][:, places] for layer in (4, 3, 1)], dim=1))
-    assert (found.vector_mask, found.kept) == (None, None)
-    one = [f"layer {layer}" for layer in (4, 3, 1)]
-    names = one if viewers == 1 else [f"{layer}, viewer {viewer}" for layer in one for viewer in range(viewers)]
+    assert torch.equal(
+        representation.vectors, torch.cat([states.layers[layer][:, places] for layer in (4, 3, 1)], dim=1)
+    )
+    assert (representation.vector_mask, representation.kept) == (None, None)
+    firsts = [f"layer {layer}" for layer in (4, 3, 1)]
+    names = firsts if viewers == 1 else [f"{layer}, viewer {viewer}" for layer in firsts for viewer in range(viewers)]
     assert pooler.view_names(3 * viewers) == names
 
 
 @pytest.mark.parametrize("query_viewer", [True, False])
 def test_a_query_has_one_of_the_last_layer(query_viewer):
     states = states_of(extra=1, first=2)
-    found = made(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
-    assert torch.equal(found[:, 0], states.layers[4][:, 2 if query_viewer else 0])
+    vectors = made(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
+    assert torch.equal(vectors[:, 0], states.layers[4][:, 2 if query_viewer else 0])
 
 
 def test_keep_last():
@@ -76,7 +78,9 @@ def test_keep_last():
 
 @pytest.mark.parametrize("side", ["query", "document"])
 def test_normalized(side):
-    plain, unit = (made(viewers=1, layers="2,4", normalize=one)(states_of(extra=1), side).vectors for one in (0, 1))
+    plain, unit = (
+        made(viewers=1, layers="2,4", normalize=normalize)(states_of(extra=1), side).vectors for normalize in (0, 1)
+    )
     torch.testing.assert_close(unit, plain / plain.square().sum(-1, keepdim=True).sqrt())
 
 
@@ -129,21 +133,21 @@ def encoded(made, texts, side):
 
 
 def test_a_query_without_a_viewer_is_as_it_always_was(model):
-    made = retriever(model, viewers=2, query_viewer=False)
+    of_viewers = retriever(model, viewers=2, query_viewer=False)
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
-    torch.testing.assert_close(encoded(made, QUERY, "query"), encoded(plain, QUERY, "query"))
+    torch.testing.assert_close(encoded(of_viewers, QUERY, "query"), encoded(plain, QUERY, "query"))
 
 
 def test_viewers_equal_to_cls_are_cls(model):
-    made = retriever(model, viewers=1)
-    tower = made.tower("document")
+    of_viewers = retriever(model, viewers=1)
+    tower = of_viewers.tower("document")
     cls_row = AutoModel.from_pretrained(model).get_input_embeddings().weight[tower.tokenizer.cls_token_id]
     with torch.no_grad():
         tower.extra.new.copy_(cls_row.expand_as(tower.extra.new))
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
     texts = [("peru", "lima is a city"), ("", "what is spoken most")]
     for side in ("document", "query"):
-        torch.testing.assert_close(encoded(made, texts, side), encoded(plain, texts, side))
+        torch.testing.assert_close(encoded(of_viewers, texts, side), encoded(plain, texts, side))
 
 
 def test_an_architecture_without_positions(tmp_path):

@@ -87,7 +87,7 @@ def test_more_bits_lose_less(tmp_path, store, random_weights):
     assert shares[0] < shares[2] <= shares[3] == 1.0
     exact = queries @ weights.T
     ids, scores = index.search(asked(queries), 10)
-    assert ids == [[f"t{row}" for row in np.argsort(-one)[:10]] for one in exact]
+    assert ids == [[f"t{row}" for row in np.argsort(-of_query)[:10]] for of_query in exact]
     np.testing.assert_allclose(scores, -np.sort(-exact)[:, :10], rtol=1e-3)
 
 
@@ -144,7 +144,7 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
 )
 def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, problem):
     weights = random_weights(20)
-    made = {
+    parts = {
         "vectors": {"vectors": np.ones((20, 1, 4), dtype=np.float32)},
         "zeros": {"weights": weights * 0},
         "negative": {"weights": -weights},
@@ -153,7 +153,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, 
     folder = tmp_path / "index"
     folder.mkdir()
     with pytest.raises(UnsupportedError, match=problem):
-        Impact(**options).build(store(20, **made[kind]), folder)
+        Impact(**options).build(store(20, **parts[kind]), folder)
     assert not list(folder.iterdir())
 
 

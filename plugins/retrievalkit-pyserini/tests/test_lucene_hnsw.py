@@ -28,8 +28,8 @@ def built(source, folder, **options):
 
 def assert_exact(index, queries, documents, k):
     exact = all_scores(queries, documents).numpy()
-    found = index.search(queries, k)
-    for ids, ours, theirs in zip(*found, exact, strict=True):
+    results = index.search(queries, k)
+    for ids, ours, theirs in zip(*results, exact, strict=True):
         order = np.argsort(-theirs, kind="stable")[:k]
         assert ids == [f"t{row}" for row in order]
         assert ours.dtype == np.float32
@@ -68,14 +68,14 @@ def test_a_varying_number_of_vectors(tmp_path, store):
 def test_a_wider_search_finds_more(tmp_path, store):
     vectors, queries = drawn(900, dim=24), drawn(30, dim=24, seed=1)
     exact = all_scores(asked(queries), asked(vectors)).numpy()
-    best = [{f"t{row}" for row in np.argsort(-one)[:10]} for one in exact]
+    best = [{f"t{row}" for row in np.argsort(-of_query)[:10]} for of_query in exact]
     built(store(900, vectors=vectors), tmp_path / "index", threads=1)
     recalls = []
     for width in (10, 100, 900):
         index = LuceneHnsw(ef_search=width)
         index.open(tmp_path / "index")
         ids, _ = index.search(asked(queries), 10)
-        recalls.append(np.mean([len(one & set(two)) / 10 for one, two in zip(best, ids, strict=True)]))
+        recalls.append(np.mean([len(right & set(names)) / 10 for right, names in zip(best, ids, strict=True)]))
     assert recalls[0] < recalls[1] <= recalls[2]
     assert recalls[2] > 0.99
 
@@ -100,13 +100,13 @@ def test_long_vectors_and_half_precision(tmp_path, store):
 def test_what_cannot_be_indexed(tmp_path, store, random_weights):
     folder = tmp_path / "index"
     folder.mkdir()
-    for name, problem, made in (
+    for name, problem, part in (
         ("weights", "no vectors.*--indexer impact", {"weights": random_weights(6)}),
         ("both", "vectors and weights.*--indexer flat", {"weights": random_weights(6), "vectors": drawn(6)}),
         ("long", "1025 dimensions, but Lucene allows at most 1024", {"vectors": drawn(6, dim=1025)}),
     ):
         with pytest.raises(UnsupportedError, match=problem):
-            LuceneHnsw().build(store(6, name=name, **made), folder)
+            LuceneHnsw().build(store(6, name=name, **part), folder)
     assert not list(folder.iterdir())
 
 

@@ -69,7 +69,7 @@ def test_a_search_by_keyboard_alone(opened, client):
     page.keyboard.press("Enter")
     hits = found(page)
     expected = client.post("/search", json={"query": QUERY}).json()["hits"]
-    assert [one.get_attribute("data-id") for one in hits.all()] == [hit["id"] for hit in expected]
+    assert [hit.get_attribute("data-id") for hit in hits.all()] == [hit["id"] for hit in expected]
     page.keyboard.press("ArrowDown")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.dataset.id") == expected[1]["id"]
@@ -196,9 +196,9 @@ def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
     first = found(page).first
     hit = client.post("/search", json={"query": QUERY}).json()["hits"][0]
     text = first.locator(".found").inner_text()
-    for one in hit["found"]:
-        assert one["index"] in text
-        assert f"#{one['rank']}" in text
+    for part in hit["found"]:
+        assert part["index"] in text
+        assert f"#{part['rank']}" in text
     assert hit["found"][1]["tokens"][0]["query"] in text
     marks = [mark.inner_text() for mark in first.locator(".snippet mark").all()]
     assert marks == hit["matches"]
@@ -242,9 +242,9 @@ def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
     playwright.expect(second.locator(".hit").first.locator(".elsewhere")).to_contain_text("in column 1")
     state = parse_qs(urlsplit(page.url).query)
     assert state["view"] == ["dense,late", "dense,late~min_max", "late"]
-    first = [one.get_attribute("data-id") for one in found(page, 1).all()]
+    first = [hit.get_attribute("data-id") for hit in found(page, 1).all()]
     again = opened(page.url[len(page.url.split("/?")[0]) :])
-    assert [one.get_attribute("data-id") for one in found(again, 1).all()] == first
+    assert [hit.get_attribute("data-id") for hit in found(again, 1).all()] == first
     page.locator(".view").nth(0).locator(".hit").first.focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.closest('.view') === document.querySelectorAll('.view')[1]")

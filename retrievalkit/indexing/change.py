@@ -297,11 +297,9 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
         return set()
     if unknown:
         close = nearest_id(unknown[0], sorted(known))
-        msg = (
-            f"the index '{index.folder}' has neither text nor document of {len(unknown):,} of the {len(names):,} ids "
-            f"to delete{f' (read from {shortlist(read)})' if read else ''}: {shortlist(unknown, 3)}"
-            f"{f'; did you mean {close!r}?' if close else '.'} Nothing was changed. Leave them out, or correct them."
-        )
+        source = f" (read from {shortlist(read)})" if read else ""
+        unknown_ids = f"{len(unknown):,} of the {len(names):,} ids to delete{source}: {shortlist(unknown, 3)}"
+        msg = f"'{index.folder}' does not contain {unknown_ids}{f'; did you mean {close!r}?' if close else '.'}"
         raise InputError(msg)
     return {text for name in names for text in ([name] if name in digests else documents[name])}
 

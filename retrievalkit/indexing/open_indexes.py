@@ -190,11 +190,7 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
             known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
             close = nearest(name, known)
             offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
-            listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
-            msg = (
-                f"--set {setting} is not an option of any searched index{offer} Indexes: {listed}. Their options: "
-                f"{shortlist(known)}. Use indexer.OPTION=VALUE; an indexer's or index's name may replace 'indexer'."
-            )
+            msg = f"--set {setting} is not an option of any index searched{offer} Their options: {shortlist(known)}."
             raise OptionError(msg)
     return sources
 

@@ -304,10 +304,6 @@ def _load(folder: str, index: OpenIndex, options: Mapping[str, Any], backend: Ba
 
 def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> ArtifactError:
     assert index.checkpoint is not None
-    path, recorded = index.checkpoint["path"], index.checkpoint["fingerprint"]
-    msg = (
-        f"index '{index.folder}' was encoded with the checkpoint '{path}' (fingerprint {recorded[:12]}), not with "
-        f"'{folder}' (fingerprint {fingerprint[:12] or 'unknown'}): their vectors are not comparable. "
-        f"Set --model to that checkpoint, or encode and index again."
-    )
-    return ArtifactError(msg)
+    recorded = f"'{index.checkpoint['path']}' (fingerprint {index.checkpoint['fingerprint'][:12]})"
+    loaded = f"'{folder}' (fingerprint {fingerprint[:12] or 'unknown'}): their vectors are not comparable"
+    return ArtifactError(f"'{index.folder}' was encoded with {recorded}, not with {loaded}. Set --model to the former.")

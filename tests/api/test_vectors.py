@@ -79,7 +79,7 @@ def test_an_index_without_a_model_takes_the_model_at_opening(raw, dense, model, 
     """And refuses texts without it."""
     with pytest.raises(ArtifactError, match="does not record the checkpoint that encoded it"):
         raw.search("peru")
-    with pytest.raises(ArtifactError, match="texts cannot be searched for"):
+    with pytest.raises(ArtifactError, match="does not record the checkpoint that encoded it"):
         rk.Hybrid([raw, dense]).search(["peru"])
     rk.Index.build(passages, vectors=model.encode_documents(passages), output=tmp_path / "index")
     opened = rk.Index.open(tmp_path / "index", model=model)
@@ -116,7 +116,7 @@ def test_queries_of_another_size_are_refused(raw, dense):
     """So are vectors for an index of another model."""
     with pytest.raises(UnsupportedError, match="vectors of size 3 and documents of size 2"):
         raw.search(np.ones((1, 3)))
-    with pytest.raises(UnsupportedError, match="made by different models"):
+    with pytest.raises(UnsupportedError, match="encoded by different models"):
         rk.Hybrid([raw, dense]).search(ROWS)
 
 

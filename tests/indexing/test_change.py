@@ -140,7 +140,7 @@ def test_a_mirror_deletes_what_the_passages_lack(tiny_model, tmp_path):
     with pytest.raises(InputError, match="has none of the texts of"):
         change_index(index, add=collection(tmp_path / "c.jsonl", {"x": "of another collection"}), mirror=True)
     assert change_index(index, add=collection(tmp_path / "d.jsonl", {"z": "another"}), mirror=True).encoded == 0
-    assert "Give add" in rkit(index, "--mirror").stderr
+    assert "Set add" in rkit(index, "--mirror").stderr
 
 
 def test_what_a_reader_has_open_goes_on(index, tmp_path):

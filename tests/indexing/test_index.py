@@ -138,7 +138,7 @@ def test_a_damaged_folder_is_refused(tmp_path, indexer):
         (["{new}", "--output", "{new}", "--indexer", "overlap"], "new"),
         (["{i}", "--output", "{new}"], "is an index"),
         (["{v}", "--output", "{new}", "--check-k", "3"], "check_k has no effect without a check"),
-        (["{v}", "--output", "{new}", "--ray", "local"], "Add shards"),
+        (["{v}", "--output", "{new}", "--ray", "local"], "Set shards"),
         (["{v}", "--output", "{new}", "--check", "--check-queries", "nowhere.tsv"], "nowhere.tsv"),
         (["{v}", "--output", "{new}", "--shards", "3"], "has 1 shard of texts, fewer than 3"),
         (["{v}", "--check"], "is a vectors folder"),

@@ -295,7 +295,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 1)
     fused = search([stage1[1], words], note=notes.append, **options)
     [note] = notes
-    assert "'words' did not retrieve get its lowest score for the query: Overlap finds texts" in note
+    assert "'words' did not retrieve get its lowest score for the query: Overlap cannot score" in note
     lowest = open_indexes.open_index(words).indexer.search(["number 3"], 2)[1][0][-1]
     expected = {name: score + lowest for name, score in brute("number 3", "one").items()}
     for name, score in fused["q0"]:

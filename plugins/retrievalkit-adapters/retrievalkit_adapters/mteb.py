@@ -60,9 +60,7 @@ class Encoder(AbsEncoder):
             passages = [{"title": title or "", "text": text} for title, text in zip(titles, texts, strict=True)]
             vectors = self.retriever.encode_documents(passages)
         if vectors.weights is not None or vectors.counts is not None or vectors.vectors.shape[1] > 1:
-            msg = (
-                f"'{self.retriever.source}' has more than one vector per text. Evaluate it as Search({{'model': ...}})."
-            )
+            msg = f"'{self.retriever.source}' has several vectors per text. Evaluate it as Search({{'model': ...}})."
             raise UnsupportedError(msg)
         return vectors.to_numpy()
 

@@ -143,7 +143,7 @@ def test_results_are_cached_by_the_model_and_the_options(model, dense, words, ti
 
 def test_mistakes(tmp_path, tiny_model, model, words, countries):
     several = rk.Retriever.load(tiny_model, pooler="colbert")
-    with pytest.raises(UnsupportedError, match="more than one vector per text"):
+    with pytest.raises(UnsupportedError, match="several vectors per text"):
         scores(Encoder(several), MockRetrievalTask())
     assert scores(Search({"model": several}), MockRetrievalTask())
     with pytest.raises(InputError, match="not in the task's corpus"):

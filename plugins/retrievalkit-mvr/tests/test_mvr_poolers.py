@@ -94,7 +94,7 @@ def test_normalized(side):
         ),
         ({"position": -1}, OptionError, "'position' .* cannot be -1"),
         ({"layers": "4,-1"}, OptionError, "layers=4,-1 names one layer twice"),
-        ({"layers": "2,4", "keep": "last"}, OptionError, "viewers=8. Set viewers=1, or keep=all"),
+        ({"layers": "2,4", "keep": "last"}, OptionError, "not 8. Set viewers=1, or keep=all"),
         ({"layers": "2,1", "keep": "last", "viewers": 1}, UnsupportedError, r"last layer \(4\)"),
     ],
 )

@@ -208,10 +208,7 @@ class Impact(Indexer):
         assert weights is not None
         weights = scipy.sparse.csr_matrix(weights.float().cpu().numpy())
         if weights.shape[1] != self._vocabulary:
-            msg = (
-                f"queries have weights over {weights.shape[1]} terms, but documents over {self._vocabulary}. "
-                "Encode both with the same model."
-            )
+            msg = f"queries have weights over {weights.shape[1]} terms, but documents over {self._vocabulary}."
             raise UnsupportedError(msg)
         if weights.data.min(initial=0) < 0:
             msg = "a query has negative weights, which Lucene cannot search for. Use --indexer flat."

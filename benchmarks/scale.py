@@ -183,8 +183,8 @@ def measure(model: str, passages: int, output: Path) -> None:
     print(json.dumps({"passages": passages, "seconds": seconds, "same bytes": all(same)}))
 
 
-def _same(one: Path, other: Path) -> bool:
-    return all(filecmp.cmp(path, other / path.name, shallow=False) for path in one.glob("vectors-*"))
+def _same(folder: Path, other: Path) -> bool:
+    return all(filecmp.cmp(path, other / path.name, shallow=False) for path in folder.glob("vectors-*"))
 
 
 def _timed(*words: object) -> float:

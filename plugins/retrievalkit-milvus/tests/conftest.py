@@ -184,9 +184,9 @@ def _opened(folder, **options):
 def assert_found():
     """Asks for the same ids in the same order, and the same scores: to the last bit, or up to rounding."""
 
-    def check(found, expected, *, exact=False):
-        assert found[0] == expected[0]
-        for ours, theirs in zip(found[1], expected[1], strict=True):
+    def check(hits, expected, *, exact=False):
+        assert hits[0] == expected[0]
+        for ours, theirs in zip(hits[1], expected[1], strict=True):
             assert ours.dtype == np.float32
             np.testing.assert_allclose(ours, theirs, rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5)
 

@@ -145,10 +145,10 @@ def by_ranks(fields):
     return total
 
 
-def assert_same_but_ties(found, wanted, scores):
+def assert_same_but_ties(ids, wanted, scores):
     """The same ids, in any order among scores that are equal up to rounding."""
     rounded = np.round(scores, 4)
     for score in dict.fromkeys(rounded[:-1].tolist() if len(rounded) else []):
         places = np.flatnonzero(rounded == score)
-        if len(places) and places[-1] < len(found) - 1:
-            assert {found[place] for place in places} == {wanted[place] for place in places}
+        if len(places) and places[-1] < len(ids) - 1:
+            assert {ids[place] for place in places} == {wanted[place] for place in places}

@@ -53,13 +53,13 @@ class Stub:
 def analyse(monkeypatch, tmp_path):
     """Analyse made-up vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
 
-    def run(queries, documents, asked, masks=None, **options):
+    def run(queries, documents, queries_of, masks=None, **options):
         monkeypatch.setattr(program, "open_retriever", lambda *_, **__: Stub(queries, documents, masks))
         (tmp_path / "corpus.jsonl").write_text(
             "".join(json.dumps({"_id": document, "title": "", "text": document}) + "\n" for document in documents)
         )
         (tmp_path / "queries.tsv").write_text("".join(f"{query}\t{query}\n" for query in queries))
-        rows = [f"{query} 0 {document} 1\n" for document, ids in asked.items() for query in ids]
+        rows = [f"{query} 0 {document} 1\n" for document, ids in queries_of.items() for query in ids]
         (tmp_path / "qrels.txt").write_text("".join(rows))
         sources = {"corpus": "corpus.jsonl", "queries": "queries.tsv", "qrels": "qrels.txt"}
         paths = {name: tmp_path / file for name, file in sources.items()}
@@ -98,10 +98,10 @@ class TestGolden:
         assert (report.pairs, report.queries, report.documents, report.compared) == (7, 7, 3, 7)
 
 
-def by_brute_force(queries, documents, asked, masks, scores, temperature):
+def by_brute_force(queries, documents, queries_of, masks, scores, temperature):
     """The definitions, pair by pair: the answering views, Local Variations and Perplexities."""
     rows, variations, perplexities = [], [], []
-    for document, ids in asked.items():
+    for document, ids in queries_of.items():
         there = [number for number in range(len(documents[document])) if masks["document"][document][number]]
         views = []
         for query in ids:

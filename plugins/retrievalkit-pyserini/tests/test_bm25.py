@@ -32,9 +32,9 @@ def of_pyserini(searcher, query, k):
     return [hit.docid for hit in hits], np.array([hit.score for hit in hits], dtype=np.float32)
 
 
-def assert_same(found, expected):
-    assert found[0] == expected[0]
-    for ours, theirs in zip(found[1], expected[1], strict=True):
+def assert_same(hits, expected):
+    assert hits[0] == expected[0]
+    for ours, theirs in zip(hits[1], expected[1], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 

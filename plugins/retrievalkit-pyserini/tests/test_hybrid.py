@@ -18,7 +18,7 @@ def rkit(*words, **options):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def indexes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hybrid")
     collection = testing.tiny_collection(folder / "data")
     model = testing.tiny_model(folder / "model")
@@ -28,10 +28,10 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_hits_say_which_terms_lucene_counted(made):
+def test_hits_say_which_terms_lucene_counted(indexes):
     """Stems, whose contributions add up to the score, and mark the words of the text."""
     weights = ("--fusion", "linear", "--normalization", "min_max", "--weights", "0.99,0.01")
-    options = ("search", made / "bm25", made / "dense", *weights, "--query", "languages spoken in Peru")
+    options = ("search", indexes / "bm25", indexes / "dense", *weights, "--query", "languages spoken in Peru")
     value = json.loads(rkit(*options, "--k", 1, "--json").stdout)
     [hit] = value["hits"]
     assert hit["title"] == "Peru"

@@ -60,9 +60,9 @@ def many(tiny_collection, tmp_path):
     return path
 
 
-def differing(one, other):
-    names = sorted({path.name for folder in (one, other) for path in folder.iterdir()})
-    return [name for name in names if name not in filecmp.cmpfiles(one, other, names, shallow=False)[0]]
+def differing(folder, other):
+    names = sorted({path.name for place in (folder, other) for path in place.iterdir()})
+    return [name for name in names if name not in filecmp.cmpfiles(folder, other, names, shallow=False)[0]]
 
 
 def on(cluster, **options):
@@ -167,8 +167,8 @@ def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, ti
     build_index(tmp_path / "vectors", output=tmp_path / "index", parts=3)
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 8)
 
-    def losing(*given, **options):
-        for number, result in enumerate(spread_map(*given, **options)):
+    def losing(*arguments, **options):
+        for number, result in enumerate(spread_map(*arguments, **options)):
             if number == 4:
                 cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
             yield result

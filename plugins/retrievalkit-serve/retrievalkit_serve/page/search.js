@@ -259,7 +259,7 @@ const search = async (view) => {
     const number = response.hits.length === 1 ? "1 hit" : `${response.hits.length} hits`;
     const method = response.fusion ? `, ${response.fusion.method}` : "";
     const read = response.reranker ? `, re-ranked by ${response.reranker}` : "";
-    showState(view, `${response.hits.length ? number : "Nothing response"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}`);
+    showState(view, `${response.hits.length ? number : "No hits"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}`);
     compareRanks();
     explainKinds(view, response.hits);
     if (later && response.hits.length) await addReasons(view, body, request.signal);
@@ -542,7 +542,7 @@ const begin = async () => {
     byId("facets").replaceChildren(...facets().map(([field, values]) => facetElement(field, values)));
     byId("fields").textContent = plain(fieldNames().join(", "));
     readAddress();
-    if (!box.value) box.value = state.query; // whoever types already goes on
+    if (!box.value) box.value = state.query; // keep text that was typed before loading
     draw();
   } catch (error) {
     message.className = "bad";

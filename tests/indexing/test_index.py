@@ -129,8 +129,8 @@ def test_a_damaged_folder_is_refused(tmp_path, indexer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{v}"], "needs 'output'"),
-        (["{v}", "--output", "{new}", "--indexer", "overlap"], "is a vectors folder. Give the corpus"),
+        (["{v}"], "needs an output folder"),
+        (["{v}", "--output", "{new}", "--indexer", "overlap"], "is a vectors folder. Index the corpus"),
         (["{corpus}", "--output", "{new}", "--indexer", "flat"], "is not a vectors folder. Encode the corpus"),
         (["{v}", "--output", "{new}", "--indexer", "flatt"], "did you mean 'flat'"),
         (["{v}", "--output", "{new}", "--set", "blocks=3"], "did you mean 'block'"),
@@ -144,8 +144,8 @@ def test_a_damaged_folder_is_refused(tmp_path, indexer):
         (["{v}", "--check"], "is a vectors folder"),
         (["{corpus}", "--output", "{new}", "--check"], "is not a vectors folder"),
         (["{damaged}", "--output", "{new}", "--indexer", "overlap"], "damaged.jsonl:2"),
-        (["{i}", "--check", "--indexer", "flat"], "indexer is for building"),
-        (["{i}", "--check", "--shards", "2"], "shards is for building"),
+        (["{i}", "--check", "--indexer", "flat"], "indexer has no effect on a check"),
+        (["{i}", "--check", "--shards", "2"], "shards has no effect on a check"),
         (["{i}", "--check", "--set", "blocks=3"], "did you mean 'block'"),
         (["{i}", "--check", "--check-queries", "{queries}"], "does not record the checkpoint that encoded it"),
         (["{i}", "--add", "{v}", "--shards", "2"], "shards does not apply to changes of the index"),

@@ -233,7 +233,7 @@ class TestCommand:
         [
             (("--pooler", "cls", "--strict"), "Documents have one vector each"),
             (("--temperature", "0.5"), "temperature 0.5 has no effect on cosine scores"),
-            (("--examples", "train.jsonl"), "Leave out --queries and --qrels, or --examples"),
+            (("--examples", "train.jsonl"), "Leave out --queries and --qrels"),
         ],
     )
     def test_wrong_options(self, options, message, rkit):

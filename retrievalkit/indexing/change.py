@@ -309,11 +309,11 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
     store = VectorStore(vectors)
     ours, theirs = index.opened.checkpoint, store.manifest.get("checkpoint")
     if ours and theirs and [ours.get(key) for key in _OF_MODEL] != [theirs.get(key) for key in _OF_MODEL]:
-        msg = f"'{vectors}' was not encoded by '{ours['path']}', the model of '{index.folder}'. Add the passages."
+        msg = f"the vectors of '{vectors}' and '{index.folder}' are not comparable. Add the passages instead."
         raise ArtifactError(msg)
     stored = joined_vectors(index.folder, index.manifest)
     if stored is not None and (stored.dim, stored.vocabulary) != (store.dim, store.vocabulary):
-        msg = f"'{vectors}' and '{index.folder}' have vectors of different sizes. Add vectors of the same model."
+        msg = f"'{vectors}' has vectors of size {store.dim or store.vocabulary:,}, '{index.folder}' of another size."
         raise ArtifactError(msg)
     return store
 

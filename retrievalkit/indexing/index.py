@@ -107,7 +107,7 @@ def index(options: IndexOptions) -> IndexFolder:
         raise OptionError(msg)
     if options.output is None:
         if not options.check:
-            msg = "index needs an output folder. Set output (--output)."
+            msg = "index needs 'output', the folder to write (--output)."
             raise OptionError(msg)
         if unused := _set(options, ("indexer", "overwrite", "shards")):
             msg = f"{', '.join(unused)} has no effect on a check. Set output to build an index, or leave it out."

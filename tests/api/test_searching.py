@@ -146,7 +146,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: rk.Hybrid([index, 5]), InputError, "an object of type int cannot be searched"),
         (lambda index, _: rk.Hybrid([index, index], wieghts=[1, 2]), OptionError, "did you mean 'weights'"),
         (lambda index, _: rk.Hybrid([index, index]).save_weights("x"), InputError, "no tuned weights"),
-        (lambda index, _: rk.Index.build(["a"], None), OptionError, "index needs an output folder"),
+        (lambda index, _: rk.Index.build(["a"], None), OptionError, "index needs 'output'"),
         (
             lambda _, folder: rk.Index.build(["a"], None, folder / "x", pooler="mean"),
             OptionError,

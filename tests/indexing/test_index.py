@@ -129,7 +129,7 @@ def test_a_damaged_folder_is_refused(tmp_path, indexer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{v}"], "needs an output folder"),
+        (["{v}"], "needs 'output'"),
         (["{v}", "--output", "{new}", "--indexer", "overlap"], "is a vectors folder. Index the corpus"),
         (["{corpus}", "--output", "{new}", "--indexer", "flat"], "is not a vectors folder. Encode the corpus"),
         (["{v}", "--output", "{new}", "--indexer", "flatt"], "did you mean 'flat'"),

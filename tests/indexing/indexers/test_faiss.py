@@ -134,15 +134,15 @@ def test_the_training_size_changes_the_index(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"factory": "Nonsense12"}, "no index of the factory 'Nonsense12'"),
+        ({"factory": "Nonsense12"}, "cannot create the index 'Nonsense12'"),
         ({"factory": "IVF64,Flat"}, "cannot train 'IVF64,Flat' on 50 vectors"),
-        ({"parameters": "nprobe=3"}, "does not take the parameters 'nprobe=3'"),
-        ({"factory": "IVF4,Flat", "parameters": "nprobe=many"}, "does not take the parameters 'nprobe=many'"),
-        ({"factory": "L2norm,Flat"}, "builds no index 'L2norm,Flat'"),
+        ({"parameters": "nprobe=3"}, "rejects the parameters 'nprobe=3'"),
+        ({"factory": "IVF4,Flat", "parameters": "nprobe=many"}, "rejects the parameters 'nprobe=many'"),
+        ({"factory": "L2norm,Flat"}, "cannot build the index 'L2norm,Flat'"),
         ({"factory": "PCA64,Flat"}, "cannot output 64 dimensions from 8"),
         ({"factory": "PQ7"}, "multiple of the number of subquantizers"),
         ({"factory": "IMI2x4,Flat"}, "inner prod"),
-        ({"factory": ""}, "no index of the factory ''"),
+        ({"factory": ""}, "cannot create the index ''"),
         ({"factory": "IVF100000,Flat"}, "cannot train 'IVF100000,Flat' on 50 vectors"),
     ],
 )

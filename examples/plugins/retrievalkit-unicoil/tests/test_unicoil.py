@@ -40,7 +40,7 @@ def pooler():
 
 
 def test_the_score_is_that_of_the_paper(pooler):
-    """The query's tokens a, a, c; a document with a twice, of which the greater counts; c is in none."""
+    """The query's tokens a, a, c; a document with a twice, where the greater weight counts; c is in no document."""
     query = pooler()(states([(A, 0.3), (A, 0.4), (C, 1.0)]), "query")
     documents = pooler()(states([(A, 0.5), (B, 2.0), (A, 1.5)], [(B, 3.0)]), "document")
     torch.testing.assert_close(scores(query, documents), torch.tensor([[0.3 * 1.5 + 0.4 * 1.5, 0.0]]))

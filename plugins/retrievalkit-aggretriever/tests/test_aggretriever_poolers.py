@@ -360,7 +360,7 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("aggretriever", model=tiny_model, **({"cls_dim": 8, "agg_dim": 24} | options))
+    testing.check("pooler", "aggretriever", model=tiny_model, **({"cls_dim": 8, "agg_dim": 24} | options))
 
 
 @pytest.mark.parametrize(

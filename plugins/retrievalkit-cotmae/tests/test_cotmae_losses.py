@@ -151,7 +151,7 @@ def test_zero_weights_get_no_gradient_of_flops():
     ("name", "options"), [("dense_sparse", {"views": "summed"}), ("dense_sparse", {"views": "separate"}), ("flops", {})]
 )
 def test_the_contract_is_kept(name, options):
-    testing.check_loss(name, **options)
+    testing.check("loss", name, **options)
 
 
 @pytest.mark.parametrize("name", ["dense_sparse", "flops"])

@@ -250,7 +250,7 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
+    testing.check("pooler", "dense_sparse", model=tiny_model, **{"top_k": 16} | options)
 
 
 def test_weights_are_of_the_models_own_head(tiny_model):

@@ -278,4 +278,4 @@ def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_p
 
 
 def test_the_contract_is_kept(tiny_model):
-    testing.check_pretrainer("cot_mae_v2", model=tiny_model)
+    testing.check("pretrainer", "cot_mae_v2", model=tiny_model)

@@ -117,7 +117,7 @@ def model(request, tmp_path_factory):
     ids=str,
 )
 def test_the_contract_is_kept(options, model):
-    testing.check_pooler("viewers", model=model, **{"viewers": 3} | options)
+    testing.check("pooler", "viewers", model=model, **{"viewers": 3} | options)
 
 
 def retriever(model, **options):

@@ -80,9 +80,7 @@ class Faiss(VectorIndexer):
         self._faiss: Any = faiss
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
             # On these, faiss crashes the process or hangs.
-            msg = (
-                f"option 'factory' of indexer 'faiss' is '{factory}', and faiss fails on 0, HNSW1 and NSG1. Give more."
-            )
+            msg = f"option 'factory' of indexer 'faiss' is '{factory}': faiss fails on 0, HNSW1 and NSG1. Give more."
             raise OptionError(msg)
         if re.search(r"(nprobe|efSearch|k_factor_rf)=[-0]", parameters):
             msg = f"option 'parameters' of indexer 'faiss' is '{parameters}', and its numbers must be 1 or more."
@@ -234,10 +232,11 @@ class Faiss(VectorIndexer):
         return best
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending."""
-        store = self._store
+        """For each query, the texts that any of its vectors retrieves, ascending; all texts if as many are wanted."""
+        store, mask = self._store, queries.vector_mask
+        if wanted >= len(store):
+            return [np.arange(len(store))] * len(queries)
         assert queries.vectors is not None
-        mask = queries.vector_mask
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
         # In one call: faiss is many times faster with many vectors than with few.
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
@@ -275,9 +274,8 @@ class Faiss(VectorIndexer):
             for _, index in trial._shards:
                 space.set_index_parameters(index, _written(values))
             exact = trial.scores(queries, trial.search(queries, k)[0])
-            hits = [
-                int((row >= least - 1e-5 * abs(least)).sum()) for row, least in zip(exact, best[:, -1], strict=True)
-            ]
+            pairs = zip(exact, best[:, -1], strict=True)
+            hits = [int((row >= least - 1e-5 * abs(least)).sum()) for row, least in pairs]
             # A query finds its own text, which does not count.
             tried.append((max(0.0, float(np.mean(hits) - 1) / (k - 1)), values))
             larger = {name: min(2 * value, efforts[name][1]) for name, value in values.items()}

@@ -70,7 +70,7 @@ def test_the_separator_may_have_a_weight_and_cls_never_has(pooler, side):
 @pytest.mark.parametrize("architecture", ["bert", "t5"])
 def test_the_contract_is_kept(options, architecture, tmp_path):
     model = testing.tiny_model(tmp_path / "model", architecture=architecture)
-    testing.check_pooler("unicoil", model=model, **options)
+    testing.check("pooler", "unicoil", model=model, **options)
 
 
 def rkit(*words):

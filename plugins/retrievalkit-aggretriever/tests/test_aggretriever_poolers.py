@@ -360,7 +360,10 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check("pooler", "aggretriever", model=tiny_model, **({"cls_dim": 8, "agg_dim": 24} | options))
+    # With signed weights, the released code's padding has an effect.
+    without = ["batch", "padding"] if "signed" in options.values() else []
+    options = {"cls_dim": 8, "agg_dim": 24} | options
+    testing.check("pooler", "aggretriever", model=tiny_model, without=without, **options)
 
 
 @pytest.mark.parametrize(

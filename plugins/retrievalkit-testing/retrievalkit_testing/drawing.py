@@ -34,7 +34,7 @@ def for_all(draws: Draws, check: Callable[[Drawn], object], *, name: str, exampl
     """
     draw, reasons = random.Random(name), list[UnsupportedError]()
     for number in range(examples):
-        drawn = {
+        drawn: Drawn = {
             key: values[0] if number == 0 else values[-1] if number == 1 else draw.choice(values)
             for key, values in draws.items()
         }

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,7 @@ class LossCase(Subject):
         settings = []
         for setting in off_defaults(self, registry.get("loss", name)):
             with suppress(InputError):
-                loss = self.create({**self.options, **setting})
-                tried(self, lambda case, loss=loss: case.call(loss, case.inputs(case.typical[0])), InputError)
+                tried(self, methodcaller("trial", setting), InputError)
                 settings.append(setting)
         self.draws = {"queries": sizes(1, 32), "each": range(1, 9), "ignored": (0.0, 0.3, 1.0), "scale": (1.0, 300.0)}
         self.draws |= {"positives": ("first", "anywhere"), "progress": range(len(_PROGRESS)), "seed": SEEDS}
@@ -170,6 +170,10 @@ class LossCase(Subject):
         orders = [torch.from_numpy(draw.permutation(len(side))) for side in (queries, documents)]
         yield "queries", inputs.arranged(orders[0], documents), lambda answer: answer
         yield "documents", inputs.arranged(queries, orders[1]), lambda answer: answer
+
+    def trial(self, options: Mapping[str, Any]) -> None:
+        """Call a loss with these options."""
+        self.call(self.created({"options": options}), self.inputs(self.typical[0]))
 
     def objective(self, component: Loss, inputs: Step) -> Tensor:
         total: Tensor = self.call(component, inputs).total
@@ -237,10 +241,7 @@ def loss_cases(
     if kept is not None or parts is not None:
         forms = {"two vectors per document": Form(document_vectors=2, kept=kept, parts=parts)}
     cases = (LossCase(name, label, form, options) for label, form in forms.items())
-    return accepted(
-        partial(tried, case, lambda case: case.call(case.created(case.typical[0]), case.inputs(case.typical[0])))
-        for case in cases
-    )
+    return accepted(partial(tried, case, methodcaller("trial", {})) for case in cases)
 
 
 LOSSES: Kit[LossCase] = Kit(

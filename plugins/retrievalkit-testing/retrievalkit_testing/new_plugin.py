@@ -243,7 +243,8 @@ def _without_hooks(source: str) -> str:
     for node in reversed(ast.parse(source).body):
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
         if "hookimpl" in map(ast.unparse, decorators) or ast.unparse(node) in _IMPORTS:
-            del lines[min([node, *decorators], key=lambda part: part.lineno).lineno - 1 : node.end_lineno]
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            del lines[first - 1 : node.end_lineno]
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip() + "\n"
 
 

@@ -326,7 +326,7 @@ def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
 def saved_and_loaded(case: PoolerCase) -> None:
     """A checkpoint of a retriever with it, with one encoder or one for each side, has equal bytes once loaded."""
     for separate in (False, True):
-        settings = {"pooler": case.name, "pooler_options": case.options, "separate_towers": separate}
+        settings: Any = {"pooler": case.name, "pooler_options": case.options, "separate_towers": separate}
         try:
             retriever = Retriever.create(case.model, **settings).to("cpu").eval()
         except UnsupportedError:

@@ -443,7 +443,7 @@ _GLOBALS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the mode of gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
     "how numpy handles errors": (np.geterr, lambda modes: np.seterr(**modes)),
     "the working folder": (os.getcwd, os.chdir),
-    "the environment": (lambda: dict(os.environ), lambda values: (os.environ.clear(), os.environ.update(values))),
+    "the environment": (lambda: dict(os.environ), lambda values: (os.environ.clear(), os.environ.update(values))),  # type: ignore[func-returns-value]
     "the level of logging": (lambda: logging.getLogger().level, logging.getLogger().setLevel),
     "the limit of recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
 }
@@ -514,8 +514,9 @@ def forget_written() -> None:
 def _outside(path: str, kept: Sequence[Path]) -> bool:
     """True if a component may not write to a path."""
     here, temporary, resolved = Path.cwd(), Path(tempfile.gettempdir()).resolve(), Path(path).resolve()
-    caches = [Path.home() / ".cache", *(Path(os.environ[name]) for name in _CACHES if name in os.environ)]
-    if "__pycache__" in path or any(resolved.is_relative_to(place) for place in ("/dev", "/proc", *caches)):
+    caches = [Path("/dev"), Path("/proc"), Path.home() / ".cache"]
+    caches += [Path(os.environ[name]) for name in _CACHES if name in os.environ]
+    if "__pycache__" in path or any(resolved.is_relative_to(folder) for folder in caches):
         return False
     in_here = here != temporary and not temporary.is_relative_to(here) and resolved.is_relative_to(here)
     return in_here or not resolved.is_relative_to(temporary) or any(resolved.is_relative_to(folder) for folder in kept)

@@ -135,7 +135,8 @@ def options_typed(case: SourceCase) -> None:
 @SOURCES.property(after=("form", "same_twice"))
 def readable(case: SourceCase) -> str:
     """The commands read all of its parts: ids, texts and grades are valid, and ids of passages are unique."""
-    readers = {"passages": open_corpus, "queries": read_queries, "judgements": read_qrels, "examples": read_examples}
+    readers: dict[str, Any] = {"passages": open_corpus, "queries": read_queries, "judgements": read_qrels}
+    readers["examples"] = read_examples
     counts = {}
     for part, split in ((drawn["part"], drawn["split"]) for drawn in case.typical):
         options = {"split": split} if part == "judgements" and split != "test" else {}

@@ -23,7 +23,7 @@ drawn = partial(drawn_by_width, dim=DIM)
 
 @pytest.mark.slow
 def test_signs_keep_the_contract():
-    check("indexer", "small", without=["other_process"], recall=0.5, kind="binary")
+    check("indexer", "small", recall=0.5, kind="binary")
 
 
 def test_worked_numbers():

@@ -340,11 +340,11 @@ def test_wrong_options(options, error, message, info):
 
 CASES = [
     {},
-    {"agg_dim": "vocabulary"},
-    {"layers": (1, 2), "keep": "last"},
     *(
         pytest.param(one, marks=pytest.mark.slow)
         for one in (
+            {"agg_dim": "vocabulary"},
+            {"layers": (1, 2), "keep": "last"},
             {"term_weight": "signed"},
             {"vocabulary_head": False},
             {"aggregation": "linear"},

@@ -234,10 +234,10 @@ def test_top_k_does_not_matter_without_weights():
 
 CASES = [
     {},
-    {"layers": (1, 2), "keep": "last"},
     *(
         pytest.param(one, marks=pytest.mark.slow)
         for one in (
+            {"layers": (1, 2), "keep": "last"},
             {"views": "dense"},
             {"views": "sparse"},
             {"top_k": None, "pooled_tokens": "all"},

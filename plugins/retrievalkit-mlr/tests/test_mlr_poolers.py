@@ -49,6 +49,7 @@ def pooled(name, info, states, side="document", training=True, **options):
 
 
 @every_pooler
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"layers": "1,2"}, {"tokens": 3, "normalize": True}], ids=str)
 def test_the_contract_is_kept(name, options, tiny_model):
     check("pooler", name, model=tiny_model, **options)

@@ -74,20 +74,19 @@ def check(kind: str, name: str, /, **settings: Any) -> None:
 
 
 def targets_of(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Target]:
-    """Kits to run: for a component of this name and its package, or for everything in a distribution."""
+    """Kits to run: for everything in a distribution, or for a component of this name and its package."""
     registered = [component for plugin in registry.plugins() for component in plugin.components]
-    named = [component for component in registered if component.name == name]
-    chosen = named or [component for component in registered if same_name(component.distribution, name)]
+    whole = [component for component in registered if same_name(component.distribution, name)]
+    chosen = whole or [component for component in registered if component.name == name]
+    # A distribution that could not be loaded has no component, and is tested too.
+    distributions = list(dict.fromkeys(plugin.distribution for plugin in registry.plugins()))
     packages = dict.fromkeys(component.distribution for component in chosen)
-    if not chosen:
-        # A distribution that could not be loaded has no component, and is tested too.
-        distributions = dict.fromkeys(plugin.distribution for plugin in registry.plugins())
-        packages = dict.fromkeys(each for each in distributions if same_name(each, name))
+    packages |= dict.fromkeys(each for each in distributions if same_name(each, name))
     if not packages:
         known = dict.fromkeys((*(component.name for component in registered), *distributions))
         raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
-    # The core is not a plugin package.
-    targets = [] if named and set(packages) == {"retrievalkit"} else [Target(PACKAGES, each, {}) for each in packages]
+    # Of the core, a component does not stand for the package.
+    targets = [Target(PACKAGES, each, {}) for each in packages if whole or each != "retrievalkit"]
     options = options or {}
     by_kind = set(options) <= {component.kind for component in chosen}
     for kind, of_kind in dict.fromkeys((component.kind, component.name) for component in chosen):

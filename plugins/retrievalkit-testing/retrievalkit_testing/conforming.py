@@ -197,7 +197,7 @@ def table(checked: Sequence[dict[str, Any]], width: int) -> str:
                 texts = [f"{row['problem']} [{row['case']}]{numbers}.", row["states"]]
                 texts += [f"look at {row['file']}:{row['line']}"] if row["file"] else []
             for text in texts:
-                lines += _wrapped(text, width, start) or [start]
+                lines += _wrapped(text, width, start) or [start.rstrip()]
                 start = " " * len(start)
         if each["not_checked"]:
             lines += _wrapped(f"not checked: {each['not_checked']}", width, "  ")

@@ -484,7 +484,7 @@ def _difference(actual: Any, expected: Any, rtol: float, atol: float, selected: 
     apart = ~torch.isclose(second, first, rtol=rtol, atol=atol, equal_nan=True)
     if not apart.any():
         return {}
-    if selected and apart.sum() <= max(2, _SELECTED * apart.numel()):
+    if selected and apart.sum() <= max(2, 0.01 * apart.numel()):
         # The same magnitudes with other signs, or at other places.
         sizes = [value[apart].abs().sort().values for value in (second, first)]
         if torch.allclose(sizes[0], sizes[1], rtol=rtol, atol=atol):
@@ -493,7 +493,3 @@ def _difference(actual: Any, expected: Any, rtol: float, atol: float, selected: 
     place = int(gaps.argmax())
     values = [float(value.reshape(-1)[place]) for value in (first, second)]
     return {"expected": values[0], "actual": values[1], "difference": float(gaps[place])}
-
-
-_SELECTED = 0.01
-"""Share of the numbers of a vector in which equally large ones may be exchanged."""

@@ -515,12 +515,9 @@ def _outside(path: str, kept: Sequence[Path]) -> bool:
     """True if a component may not write to a path."""
     here, temporary, resolved = Path.cwd(), Path(tempfile.gettempdir()).resolve(), Path(path).resolve()
     caches = [Path("/dev"), Path("/proc"), Path.home() / ".cache"]
-    caches += [Path(os.environ[name]) for name in _CACHES if name in os.environ]
-    if "__pycache__" in path or any(resolved.is_relative_to(folder) for folder in caches):
+    names = ("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE")
+    caches += [Path(os.environ[name]) for name in names if os.environ.get(name)]
+    if "__pycache__" in path or any(resolved.is_relative_to(folder.resolve()) for folder in caches):
         return False
     in_here = here != temporary and not temporary.is_relative_to(here) and resolved.is_relative_to(here)
     return in_here or not resolved.is_relative_to(temporary) or any(resolved.is_relative_to(folder) for folder in kept)
-
-
-_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE")
-"""Environment variables that name a folder of caches."""

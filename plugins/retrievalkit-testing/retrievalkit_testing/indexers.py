@@ -421,7 +421,7 @@ def brute_force(case: IndexerCase, drawn: Drawn) -> None:
     indexer = case.open(case.build(sample).index)
     case.compare_with_truth(case.search(indexer, sample.queries), sample, f"{count} texts, k={HITS}")
     matching = (sample.truth("weights") > 0).sum(axis=1) if case.of_weights else [count] * drawn["queries"]
-    for row, ids in enumerate(case.search(indexer, sample.queries, 2 * count)[0]):
+    for row, ids in enumerate(case.search(indexer, sample.queries.rows(slice(0, 4)), 2 * count)[0]):
         problem = f"query {row} with k={2 * count} has fewer hits than there are texts"
         expect(len(ids) >= case.recall * matching[row], problem, expected=int(matching[row]), actual=len(ids))
 

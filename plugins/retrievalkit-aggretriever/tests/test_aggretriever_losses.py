@@ -109,8 +109,8 @@ def test_equals_plain_loops(seed, n_queries, extra, m, cut, part_weight, tempera
 
 
 def test_the_contract_is_kept():
-    testing.check_loss("aggretriever", parts={"cls": slice(0, 3), "agg": slice(3, 8)})
-    testing.check_loss("aggretriever", parts={"agg": slice(0, 8)}, kept=0)
+    testing.check("loss", "aggretriever", parts={"cls": slice(0, 3), "agg": slice(3, 8)})
+    testing.check("loss", "aggretriever", parts={"agg": slice(0, 8)}, kept=0)
 
 
 @pytest.mark.parametrize(

@@ -340,11 +340,11 @@ def test_wrong_options(options, error, message, info):
 
 CASES = [
     {},
-    {"agg_dim": "vocabulary"},
-    {"layers": (1, 2), "keep": "last"},
     *(
         pytest.param(options, marks=pytest.mark.slow)
         for options in (
+            {"agg_dim": "vocabulary"},
+            {"layers": (1, 2), "keep": "last"},
             {"term_weight": "signed"},
             {"vocabulary_head": False},
             {"aggregation": "linear"},
@@ -360,7 +360,10 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("aggretriever", model=tiny_model, **({"cls_dim": 8, "agg_dim": 24} | options))
+    # With signed weights, the released code's padding has an effect.
+    without = ["batch", "padding"] if "signed" in options.values() else []
+    options = {"cls_dim": 8, "agg_dim": 24} | options
+    testing.check("pooler", "aggretriever", model=tiny_model, without=without, **options)
 
 
 @pytest.mark.parametrize(

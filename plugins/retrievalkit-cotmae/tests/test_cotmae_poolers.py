@@ -234,10 +234,10 @@ def test_top_k_does_not_matter_without_weights():
 
 CASES = [
     {},
-    {"layers": (1, 2), "keep": "last"},
     *(
         pytest.param(options, marks=pytest.mark.slow)
         for options in (
+            {"layers": (1, 2), "keep": "last"},
             {"views": "dense"},
             {"views": "sparse"},
             {"top_k": None, "pooled_tokens": "all"},
@@ -250,7 +250,7 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
+    testing.check("pooler", "dense_sparse", model=tiny_model, **{"top_k": 16} | options)
 
 
 def test_weights_are_of_the_models_own_head(tiny_model):

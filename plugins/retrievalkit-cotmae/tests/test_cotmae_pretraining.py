@@ -281,5 +281,6 @@ def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_p
     assert loss_of(pretrainer).total.isfinite()
 
 
+@pytest.mark.slow
 def test_the_contract_is_kept(tiny_model):
-    testing.check_pretrainer("cot_mae_v2", model=tiny_model)
+    testing.check("pretrainer", "cot_mae_v2", model=tiny_model)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrievalkit_milvus import collection, writing
-from retrievalkit_testing import check_indexer
+from retrievalkit_testing import check
 
 from retrievalkit import scoring
 from retrievalkit.errors import UnsupportedError
@@ -157,6 +157,7 @@ def test_queries_of_another_model(draw, indexed, documents, queries, problem):
         index.scores(questions, [["t0"]] * 5)
 
 
+@pytest.mark.slow
 def test_the_contract_is_kept(tmp_path):
     """In processes of their own too: tests/cli/test_plugin_installation.py."""
-    check_indexer("milvus", tmp_path, without=["other_process"])
+    check("indexer", "milvus", folder=tmp_path)

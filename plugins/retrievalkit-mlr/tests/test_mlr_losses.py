@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrievalkit_testing import check_loss
+from retrievalkit_testing import check
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
@@ -157,4 +157,4 @@ def test_representations_that_it_is_not_for(q, d, message):
 
 
 def test_the_contract_is_kept():
-    check_loss("self_contrastive", kept=0)
+    check("loss", "self_contrastive", kept=0)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import transformers
-from retrievalkit_testing import check_pooler
+from retrievalkit_testing import check
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Representation, TokenStates
@@ -49,9 +49,10 @@ def pooled(name, info, states, side="document", training=True, **options):
 
 
 @every_pooler
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"layers": "1,2"}, {"tokens": 3, "normalize": True}], ids=str)
 def test_the_contract_is_kept(name, options, tiny_model):
-    check_pooler(name, model=tiny_model, **options)
+    check("pooler", name, model=tiny_model, **options)
 
 
 def bert():

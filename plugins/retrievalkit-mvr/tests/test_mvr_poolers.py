@@ -114,15 +114,15 @@ def model(request, tmp_path_factory):
     "options",
     [
         {},
-        {"source": "unused"},
-        {"query_viewer": False, "position": None, "replace_first": False},
-        {"viewers": 1, "layers": "1,2", "keep": "last"},
-        {"viewers": 2, "layers": "1,2", "normalize": True},
+        pytest.param({"source": "unused"}, marks=pytest.mark.slow),
+        pytest.param({"query_viewer": False, "position": None, "replace_first": False}, marks=pytest.mark.slow),
+        pytest.param({"viewers": 1, "layers": "1,2", "keep": "last"}, marks=pytest.mark.slow),
+        pytest.param({"viewers": 2, "layers": "1,2", "normalize": True}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_the_contract_is_kept(options, model):
-    testing.check_pooler("viewers", model=model, **{"viewers": 3} | options)
+    testing.check("pooler", "viewers", model=model, **{"viewers": 3} | options)
 
 
 def retriever(model, **options):

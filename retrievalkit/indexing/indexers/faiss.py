@@ -234,10 +234,11 @@ class Faiss(VectorIndexer):
         return best
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending."""
-        store = self._store
+        """For each query, the texts that any of its vectors retrieves, ascending; all texts if as many are wanted."""
+        store, mask = self._store, queries.vector_mask
+        if wanted >= len(store):
+            return [np.arange(len(store))] * len(queries)
         assert queries.vectors is not None
-        mask = queries.vector_mask
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
         # In one call: per vector, faiss is many times faster with many vectors than with few.
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()

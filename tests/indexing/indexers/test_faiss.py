@@ -58,6 +58,13 @@ def test_candidates_bound_what_is_scored(tmp_path):
     assert few != exact
 
 
+def test_all_texts_are_hits_if_k_is_their_number(tmp_path):
+    store, documents = made(tmp_path / "vectors", [3] * 100)
+    asked = queries(m=2, count=4)
+    ids, _ = opened("faiss", store, tmp_path / "index", candidates=1).search(asked, 100)
+    assert ids == expected(asked, documents, 100)
+
+
 @pytest.mark.parametrize(
     "factory",
     [

@@ -66,11 +66,14 @@ def test_the_separator_may_have_a_weight_and_cls_never_has(pooler, side):
     assert not weights[:, [CLS, PAD]].any()
 
 
-@pytest.mark.parametrize("options", [{}, {"separator": True}, {"query_repeats": "max"}], ids=str)
-@pytest.mark.parametrize("architecture", ["bert", "t5"])
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [("bert", {}), ("bert", {"query_repeats": "max"}), ("t5", {"separator": True})],
+    ids=str,
+)
 def test_the_contract_is_kept(options, architecture, tmp_path):
     model = testing.tiny_model(tmp_path / "model", architecture=architecture)
-    testing.check_pooler("unicoil", model=model, **options)
+    testing.check("pooler", "unicoil", model=model, **options)
 
 
 def rkit(*words):

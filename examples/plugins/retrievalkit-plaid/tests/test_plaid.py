@@ -140,7 +140,7 @@ def test_weights_are_refused(tmp_path):
 @pytest.mark.slow
 def test_the_contract_is_kept(tmp_path):
     """As an approximate indexer, whose scores may be off by 5 %."""
-    testing.check_indexer("plaid", tmp_path, recall=0.8, bits=4)
+    testing.check("indexer", "plaid", folder=tmp_path, recall=0.8, bits=4)
 
 
 def rkit(*words):

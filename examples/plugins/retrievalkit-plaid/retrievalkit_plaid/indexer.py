@@ -55,7 +55,7 @@ class Plaid(Indexer):
     def __init__(
         self,
         *,
-        bits: Literal[1, 2, 4] = 2,
+        bits: Literal[1, 2, 4, 8] = 2,
         centroids: PositiveInt | None = None,
         probes: PositiveInt = 4,
         candidates: PositiveInt = 256,

@@ -44,7 +44,7 @@ def unit(*shape, seed=0):
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("dim", [3, 8, 17])
 def test_numbers_are_packed_and_unpacked(bits, dim):
     numbers = np.random.default_rng(0).integers(0, 1 << bits, (5, dim))
@@ -139,8 +139,8 @@ def test_weights_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_the_contract_is_kept(tmp_path):
-    """As an approximate indexer, whose scores may be off by 5 %."""
-    testing.check("indexer", "plaid", folder=tmp_path, recall=0.8, bits=4)
+    """As an approximate indexer, whose scores may be off by 5 %: with 8 bits, as the vectors are random."""
+    testing.check("indexer", "plaid", folder=tmp_path, recall=0.8, bits=8)
 
 
 def rkit(*words):

@@ -76,7 +76,7 @@ class Plaid(Indexer):
         sample = np.ascontiguousarray(source.take_vectors(np.sort(rows)), dtype=np.float32)
         centroids = _kmeans(sample, count)
         residuals = (sample - centroids[_nearest(sample, centroids)]).reshape(-1)[:_SAMPLED_NUMBERS]
-        levels = np.sort(_kmeans(residuals[:, None], 1 << self.bits)[:, 0])
+        levels = _levels(residuals, 1 << self.bits)
         codes = np.empty(source.rows, dtype=np.int32)
         width = -(-source.dim * self.bits // 8)
         packed = np.lib.format.open_memmap(index_dir / "residuals.npy", "w+", np.uint8, (source.rows, width))
@@ -192,9 +192,20 @@ def unpack(packed: np.ndarray, bits: int, dim: int) -> np.ndarray:
     return single @ (1 << np.arange(bits)[::-1])
 
 
+def _levels(values: np.ndarray, count: int) -> np.ndarray:
+    """(count,) float32, ascending: levels whose squared distance from the values is least (Lloyd and Max)."""
+    largest = np.abs(values).max()
+    levels = np.linspace(-largest, largest, 2 * count + 1)[1::2]
+    for _ in range(_ITERATIONS):
+        nearest = np.searchsorted((levels[1:] + levels[:-1]) / 2, values)
+        counts = np.bincount(nearest, minlength=count)
+        means = np.bincount(nearest, values, count) / np.maximum(counts, 1)
+        levels = np.where(counts > 0, means, levels)
+    return levels.astype(np.float32)
+
+
 def _kmeans(points: np.ndarray, count: int) -> np.ndarray:
-    """(count, dim) float32 centroids of points (n, dim); fewer points are repeated."""
-    points = np.resize(points, (max(len(points), count), points.shape[1]))
+    """(count, dim) float32 centroids of points (n, dim), at least `count`."""
     trained = faiss.Kmeans(
         points.shape[1], count, niter=_ITERATIONS, seed=0, min_points_per_centroid=1,
         max_points_per_centroid=len(points),

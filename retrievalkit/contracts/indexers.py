@@ -60,7 +60,8 @@ class Allowed(Collection[str]):
 class Indexer(ABC):
     """Builds an index folder, opens it and searches it.
 
-    Ties are ranked in the order of the index. The folder may be moved after `build`.
+    Ties are ranked in the order of the index. The folder may be moved after `build`. An open index may be searched by
+    several threads at once: `search`, `search_among`, `rank`, `scores` and `contributions` keep no state of a call.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
@@ -146,7 +147,8 @@ class Indexer(ABC):
         """Return the ids of each query's best texts (at most k, best first) and their scores (float32).
 
         Args:
-            queries: A `Representation` on the CPU if `indexes` is "vectors", strings if it is "texts".
+            queries: A `Representation`, float32 and on the CPU, if `indexes` is "vectors", strings if it is "texts".
+                Must not be changed.
             k: Maximum number of texts per query.
         """
 

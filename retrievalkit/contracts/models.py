@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from retrievalkit.contracts.encoding import Text
 from retrievalkit.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")
 Fields = TypeVar("Fields", "Batch", "Representation")
-Text = tuple[str, str]
-"""A text to encode: its title ("" if it has none, as for queries) and its body."""
 
 
 @dataclass(frozen=True)
@@ -553,7 +552,10 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length."""
+        """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length.
+
+        An encoder that formats texts, such as with an instruction by task, reads titles and fields of the `Text`s.
+        """
 
     @abstractmethod
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:

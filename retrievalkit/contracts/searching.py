@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from retrievalkit.contracts.models import Text
     from retrievalkit.models.precision import Precision
 
 
@@ -133,7 +132,7 @@ class Reranker(ABC):
             InputError: The model does not exist, or does not support max_length.
         """
 
-    def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> Sequence[Any]:
+    def tokenize(self, queries: Sequence[str], passages: Sequence[tuple[str, str]]) -> Sequence[Any]:
         """Prepare pairs for `score`; called in another thread while earlier pairs are scored.
 
         Args:

@@ -48,7 +48,7 @@ _WORK = ".changing"
 _OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
 _Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any]
 """Ids, vectors, number of vectors per text, weights."""
-_OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions")
+_OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions", "compressor")
 
 
 @dataclass
@@ -359,11 +359,11 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
     recorded = _recorded_options(index) | ({} if precision is None else {"precision": precision})
     names = ("precision", "stored", "batch_tokens", "shard_texts")
     settings: dict[str, Any] = {name: recorded[name] for name in names if recorded.get(name)}
-    settings |= {"encoder_options": checkpoint.get("encoder_options", {}), "dimensions": checkpoint.get("dimensions")}
+    settings |= {name: checkpoint.get(name) for name in ("encoder_options", "dimensions", "compressor")}
     if (described := checkpoint.get("description")) is not None:
         for part in ("encoder", "pooler"):
             settings[part] = described[part]["name"]
-            settings[f"{part}_options"] = described[part]["options"] | settings.get(f"{part}_options", {})
+            settings[f"{part}_options"] = described[part]["options"] | (settings.get(f"{part}_options") or {})
     # A place named only by the manifest is untrusted: no token is sent to fetch it.
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))

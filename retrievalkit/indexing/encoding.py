@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrievalkit import storage
-from retrievalkit.contracts import Representation, Side, Text
+from retrievalkit import registry, storage
+from retrievalkit.contracts import Compressor, Representation, Side, Text
 from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FIELDS, write_fields
@@ -32,6 +32,7 @@ from retrievalkit.models.batches import prefetch
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
@@ -74,6 +75,8 @@ def encode(
     source = _Texts.open(texts, side)
     job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
+    if job.compression is not None:
+        checkpoint["compressor"] = job.compression.call
     inputs = {"checkpoint": checkpoint, "texts": storage.describe_input(texts, source.fingerprint)}
     with storage.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
         identity = {"options": job.options(), "inputs": inputs}
@@ -142,7 +145,7 @@ class _Texts:
             corpus = open_corpus(texts)
             return cls(corpus, side, corpus.fingerprint())
         queries = read_queries(texts)
-        return cls(queries, side, storage.fingerprint_value([(query.id, query.text) for query in queries]))
+        return cls(queries, side, storage.fingerprint_value([(query.id, query.content) for query in queries]))
 
     def shards(self, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
         """Yield the shards of texts with their numbers, except those in `skip`."""
@@ -161,7 +164,7 @@ class _Texts:
 
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:
-            yield row.id, (getattr(row, "title", ""), row.text)
+            yield row.id, row.content
 
 
 def _read_shards(texts: str | Path, side: Side, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
@@ -177,6 +180,7 @@ class _Job:
     precision: Precision
     batch_tokens: int | None
     shard_texts: int
+    compression: _Compression | None = None
     halved: bool = False
     sample: Sequence[Text] = ()
 
@@ -193,8 +197,16 @@ class _Job:
                 err=True,
             )
         retriever.dimensions = options.dimensions
-        halved = options.stored == "fp16"
-        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts, halved, sample or ())
+        return cls(
+            retriever,
+            texts,
+            precision,
+            options.batch_tokens,
+            options.shard_texts,
+            None if options.compressor is None else _Compression.of(options.compressor, texts.side),
+            halved=options.stored == "fp16",
+            sample=sample or (),
+        )
 
     @property
     def side(self) -> Side:
@@ -204,6 +216,7 @@ class _Job:
         """The options that determine the bytes of the folder."""
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         optional = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
+        optional |= {"compressor": None if self.compression is None else self.compression.call}
         return {"side": self.side, **values, **{name: value for name, value in optional.items() if value is not None}}
 
     def shards(self, skip: frozenset[int]) -> Iterator[tuple[int, EncodedShard]]:
@@ -280,6 +293,8 @@ class _Job:
         for rows, part in batches:
             advance(len(rows))
             positions.append(rows)
+            if self.compression is not None:
+                part = self.compression(part)
             if part.weights is not None:
                 from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
 
@@ -297,6 +312,40 @@ class _Job:
             return EncodedShard(ids, None, None, lexical)
         matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
         return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical)
+
+
+@dataclass(frozen=True)
+class _Compression:
+    """A compressor, and the text that creates it, with all options."""
+
+    compressor: Compressor
+    call: str
+
+    @classmethod
+    def of(cls, text: str, side: Side) -> _Compression:
+        if side == "query":
+            msg = f"compressor {text} reduces documents, but these are queries. Leave it out."
+            raise OptionError(msg)
+        name, options, _ = read_call(text)
+        described = registry.describe("compressor", name, options)["options"]
+        listed = ", ".join(f"{option}={value!r}" for option, value in described.items())
+        return cls(registry.create("compressor", name, **options), f"{name}({listed})")
+
+    def __call__(self, documents: Representation) -> Representation:
+        compressed = self.compressor.compress(documents)
+        if not isinstance(compressed, Representation) or _form(compressed) != _form(documents):
+            form = _form(compressed) if isinstance(compressed, Representation) else type(compressed).__name__
+            problem = (
+                f"it returns {form} for {_form(documents)} (documents, dimension, vocabulary), and may change neither"
+            )
+            raise registry.wrong_result("compressor", self.compressor, problem)
+        return compressed
+
+
+def _form(documents: Representation) -> tuple[int, ...]:
+    """Number of documents, dimension of the vectors, size of the vocabulary."""
+    parts = documents.vectors, documents.weights
+    return len(documents), *(0 if part is None else part.shape[-1] for part in parts)
 
 
 class _LeftOut:

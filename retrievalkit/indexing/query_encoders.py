@@ -229,7 +229,7 @@ class QueryBatch:
         differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index)]
         key = storage.fingerprint_value([retriever.fingerprint, *differing])
         if key not in self._encoded:
-            encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
+            encoded = self.encoders.encode(index, [query.content for query in self.queries], "query")
             for tensor in (encoded.vectors, encoded.weights):
                 finite = [True] if tensor is None else tensor.isfinite().flatten(1).all(dim=1).tolist()
                 if not all(finite):

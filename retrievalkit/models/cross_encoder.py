@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrievalkit import storage
-from retrievalkit.contracts import Reranker, Text
+from retrievalkit.contracts import Reranker
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
@@ -158,7 +158,7 @@ class CrossEncoder(nn.Module, Reranker):
         """The device of the weights."""
         return next(self.parameters()).device
 
-    def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
+    def tokenize(self, queries: Sequence[str], passages: Sequence[tuple[str, str]]) -> list[Pair]:
         """Tokenise pairs; if a pair is too long, the longer of query and passage is truncated."""
         texts = [f"{title} {text}".strip() if title else text for title, text in passages]
         both = list(queries), texts

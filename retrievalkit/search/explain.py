@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from retrievalkit.contracts import Candidates
+from retrievalkit.contracts import Candidates, Text
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits
@@ -24,7 +24,7 @@ from retrievalkit.search.hits import SHOWN_PASSAGES, DescribedHit, Found, TokenP
 from retrievalkit.search.searcher import Searcher
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.contracts import Representation, Side
     from retrievalkit.models.retriever import Retriever
 
 MOST = 20
@@ -112,7 +112,7 @@ def _reasons(
             return {}
         return {document: Found("", terms=terms) for document, terms in zip(ids, terms_of, strict=True)}
     passages = {} if corpus is None else corpus.find(ids)
-    texts = {document: (passages[document].title, passages[document].text) for document in ids if document in passages}
+    texts = {document: passages[document].content for document in ids if document in passages}
     if not texts:
         return {}
     # Imported late: if only text indexes are searched, importing torch would take most of the time.
@@ -121,14 +121,14 @@ def _reasons(
     # Truncated texts were already reported by the search and by `rkit encode`.
     with searcher.encoders.using(source) as retriever, notices.gathered():
         view, counts = source.indexer.view, source.manifest.get("counts", {})
-        queries = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
+        queries = viewed(searcher.encoders.encode(source, [query.content], "query"), view)
         if queries.weights is None and _vectors(queries) == 1 and counts.get("vectors", 0) == counts.get("texts"):
             # A single vector per text and query has no parts to explain.
             return dict(zip(texts, _by_sentences(searcher, source, queries, list(texts.values())), strict=True))
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if queries.vectors is not None:
-            reasons = _by_vectors(retriever, query.text, list(texts.values()), queries, documents)
+            reasons = _by_vectors(retriever, query.content, list(texts.values()), queries, documents)
         if queries.weights is not None and documents.weights is not None:
             # Terms shared by query and document, with their contributions; with vectors, also both parts of the score.
             products = queries.weights * documents.weights  # (D, vocabulary)
@@ -159,7 +159,7 @@ def _by_sentences(searcher: Searcher, index: OpenIndex, queries: Representation,
         sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
         if not sentences:
             return [Found("")] * len(texts)
-        encoded = searcher.encoders.encode(index, [("", sentence) for sentence in sentences], "document")
+        encoded = searcher.encoders.encode(index, [Text("", sentence) for sentence in sentences], "document")
     values = scores(queries, viewed(encoded, index.indexer.view))[0].tolist()
     score_of = dict(zip(sentences, values, strict=True))
     nearest = [max(part, key=score_of.__getitem__, default=None) for part in parts]
@@ -168,20 +168,20 @@ def _by_sentences(searcher: Searcher, index: OpenIndex, queries: Representation,
 
 def _sentences(retriever: Retriever, text: Text) -> list[str]:
     """The sentences of a text, without its title, that the model reads: later sentences do not affect the vector."""
-    title, body = text
+    title, body, _ = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
     sentences = [sentence for sentence in whole if any(map(str.isalnum, sentence)) and sentence != title]
     if len(sentences) < 2:
         return sentences
-    texts = [("", ""), (title, body), *(("", sentence) for sentence in sentences)]
+    texts = [Text("", ""), text, *(Text("", sentence) for sentence in sentences)]
     special, read, *lengths = map(len, retriever.tower("document").tokenize(texts, "document"))
     starts = accumulate((length - special for length in lengths), initial=special)
     return [sentence for sentence, start in zip(sentences, starts, strict=False) if start < read]
 
 
 def _by_vectors(
-    retriever: Retriever, query: str, texts: Sequence[Text], queries: Representation, documents: Representation
+    retriever: Retriever, query: Text, texts: Sequence[Text], queries: Representation, documents: Representation
 ) -> list[Found]:
     """The document vector nearest to a query of a single vector, or else the pairs of nearest tokens."""
     from retrievalkit.scoring import vector_scores
@@ -200,12 +200,12 @@ def _by_vectors(
                 view = f"{label} '{token}'" if token else label
                 reasons[row] = Found("", view=view, view_number=number, views=views)
         return reasons
-    query_names = _token_names(retriever, [("", query)], queries, "query")
+    query_names = _token_names(retriever, [query], queries, "query")
     if query_names is None or names is None:
         return reasons
     # The encoder adds special tokens to the text's tokens.
     encoder = retriever.tower("query")
-    batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
+    batch = encoder.collate(encoder.tokenize([query], "query"), "query")
     is_word = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()
     for row in range(len(texts)):
         pairs: dict[str, TokenPair] = {}

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.contracts import Text
 from retrievalkit.contracts.cluster import check_same, spread_map
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, open_corpus
@@ -42,7 +41,7 @@ from retrievalkit.search.rerank import DEPTH, RerankOptions
 
 WINDOW = 4_096
 """Number of pairs sorted by length and scored together: the unit of memory use and of resuming."""
-_Window = list[tuple[str, Text]]
+_Window = list[tuple[str, tuple[str, str]]]
 
 
 def rerank_run(options: RerankOptions) -> Run:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
+from retrievalkit.contracts import SIDES, Batch, Representation, Side, Text, TokenStates
 from retrievalkit.contracts.commands import create, open_retriever
 from retrievalkit.errors import LengthError, UnsupportedError
 
@@ -110,7 +110,7 @@ def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, 
 def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
     """A batch of texts, and the encoder's states for it."""
     tower = retriever.tower(side)
-    batch = tower.collate(tower.tokenize([("", text) for text in texts], side), side).to(retriever.device)
+    batch = tower.collate(tower.tokenize([Text("", text) for text in texts], side), side).to(retriever.device)
     return batch, tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
 
 

@@ -44,7 +44,7 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
         finally:
             logging.disable(disabled)
     passages = list(islice(open_corpus(texts), _MOST_TEXTS))
-    pairs = [(passage.title, passage.text) for passage in passages]
+    pairs = [passage.content for passage in passages]
     forms = ("", ".int8")
     documents = [_encode(retriever, folder / f"{graphs['document']}{form}.onnx", pairs, "document") for form in forms]
     norms = np.prod([np.linalg.norm(vectors, axis=1) for vectors in documents], axis=0)
@@ -57,7 +57,7 @@ def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None
     if queries is None or qrels is None:
         return figures
     dev = read_queries(queries)
-    query_texts: list[Text] = [("", query.text) for query in dev]
+    query_texts = [query.content for query in dev]
     metrics = []
     for form, stored in zip(forms, documents, strict=True):
         encoded = _encode(retriever, folder / f"{graphs['query']}{form}.onnx", query_texts, "query")

@@ -25,7 +25,7 @@ from retrievalkit_testing.properties import Kit, accepted, expect, expect_same, 
 from retrievalkit_testing.samples import kit_encoder, kit_models
 from retrievalkit_testing.shared import Subject, backward, seeded, share, stir
 
-TEXTS: tuple[Text, ...] = (("", "what is the capital of france"), ("Peru", "The city of Lima."), ("", ""))
+TEXTS = (Text("", "what is the capital of france"), Text("Peru", "The city of Lima."), Text("", ""))
 _TOKENS = 12_000
 """Most tokens in a batch; fewer with a vocabulary head, whose logits may take a gigabyte."""
 
@@ -85,7 +85,7 @@ class PoolerCase(Subject):
         }
         texts = drawn["texts"]
         most = min(drawn["tokens"], max(1, _TOKENS // (texts * (8 if head is not None else 1))))
-        empty, word = (encoder.tokenize([("", text)], side)[0] for text in ("", "rome"))
+        empty, word = (encoder.tokenize([Text("", text)], side)[0] for text in ("", "rome"))
         filled = self.filled(drawn)
         if filled:
             most = min(most, encoder.collate([empty], side).input_ids.shape[1] - len(empty))

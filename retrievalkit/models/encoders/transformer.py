@@ -288,7 +288,7 @@ class Transformer(Encoder):
         }
         ids: list[list[int]] = [[]] * len(texts)
         for paired in (True, False):
-            rows = [row for row, (title, _) in enumerate(texts) if (bool(title) and self.title == "pair") == paired]
+            rows = [row for row, text in enumerate(texts) if (bool(text[0]) and self.title == "pair") == paired]
             if not rows:
                 continue
             titles, bodies = [texts[row][0] for row in rows], [texts[row][1] for row in rows]

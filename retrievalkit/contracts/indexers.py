@@ -69,6 +69,10 @@ class Indexer(ABC):
     view: Literal["all", "vectors", "weights"] = "all"
     """The part it compares of texts with vectors and weights; the other part is ignored."""
 
+    compares_keys: ClassVar[bool] = False
+    """For an index of vectors: True if it compares only vectors of equal key (`Representation.keys`); otherwise it
+    refuses vectors with keys."""
+
     segmented: bool = True
     """For an index of vectors: True if later additions may be an index of their own, searched together with the first,
     with scores on the same scale."""

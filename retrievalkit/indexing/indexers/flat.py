@@ -22,9 +22,9 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Flat(Indexer):
     """Exact brute-force search: compares every query with every text, so nothing is missed.
 
-    Supports one or many vectors per text and per query (late interaction, MaxSim), weights over a vocabulary (sparse),
-    and vectors and weights together. The folder holds the vectors, hard-linked where possible; they are memory-mapped
-    block by block.
+    Supports one or many vectors per text and per query (late interaction, MaxSim), vectors with keys (COIL, by inverted
+    lists), weights over a vocabulary (sparse), and vectors and weights together. The folder holds the vectors,
+    hard-linked where possible; they are memory-mapped block by block.
 
     Args:
         block: Vectors compared at a time.
@@ -34,6 +34,7 @@ class Flat(Indexer):
     """
 
     indexes = "vectors"
+    compares_keys = True
 
     def __init__(
         self,

@@ -33,8 +33,8 @@ from retrievalkit_testing.shared import Subject, forget_written, share
 DIM, TERMS = 16, 30
 MANIFEST = "manifest.json"
 
-Form = Literal["vectors", "several", "weights", "both", "texts"]
-"""Kinds of texts: one vector, one to three vectors, weights, a vector and weights, or words."""
+Form = Literal["vectors", "several", "keyed", "weights", "both", "texts"]
+"""Kinds of texts: one vector, one to three vectors, the same with keys, weights, a vector and weights, or words."""
 
 ODD_IDS = (
     "with space", "a/b/../c", "..", "\u00fcn\u00efc\u00f6d\u00e9", "\u6f22\u5b57", "\U0001f642", "-1", "007", "7",
@@ -88,13 +88,14 @@ class Sample:
         edges = [0, *self.cuts, len(self.ids)]
         for shard, (start, end) in enumerate(itertools.pairwise(edges)):
             part = self.texts.rows(slice(start, end))
-            vectors, mask, weights = part.vectors, part.vector_mask, part.weights
+            vectors, mask, weights, keys = part.vectors, part.vector_mask, part.weights, part.keys
             writer.write_shard(
                 shard,
                 self.ids[start:end],
                 None if vectors is None else (vectors if mask is None else vectors[mask]).numpy(),
                 counts=None if mask is None else mask.sum(1).numpy(),
                 weights=None if weights is None else scipy.sparse.csr_matrix(weights.numpy()),
+                keys=None if keys is None else keys[mask].numpy(),
             )
         writer.finish()
         return folder
@@ -120,14 +121,16 @@ def queries_of(form: Form, count: int, seed: int) -> Representation:
 def _side(form: Form, rows: int, most: int, seed: int) -> Representation:
     """Random texts. Weights are multiples of 1/255 and at most 1, so an index that rounds to 8 bits loses nothing."""
     random = np.random.default_rng(seed)
-    most = most if form == "several" else 1
+    most = most if form in ("several", "keyed") else 1
     made: dict[str, Any] = {}
     if form != "weights":
         made["vectors"] = torch.from_numpy(random.standard_normal((rows, most, DIM), dtype=np.float32))
-    if form == "several":
+    if form in ("several", "keyed"):
         many = torch.from_numpy(random.integers(1, most + 1, rows))
         many[:1] = most
         made["vector_mask"] = torch.arange(most) < many[:, None]
+    if form == "keyed":
+        made["keys"] = torch.from_numpy(random.integers(0, 3, (rows, most)))
     if form in ("weights", "both"):
         levels = random.integers(0, 256, (rows, TERMS))
         made["weights"] = torch.from_numpy((levels * (levels > 127) / 255).astype(np.float32))
@@ -406,6 +409,8 @@ def indexer_cases(
     root.mkdir(parents=True, exist_ok=True)
     component: Any = registry.get("indexer", name)
     forms: tuple[Form, ...] = ("vectors", "several", "weights", "both")
+    if component.compares_keys:
+        forms = (*forms, "keyed")
     if component.indexes == "texts":
         forms = ("texts",)
     cases = [IndexerCase(name, form, root / form, options, recall) for form in forms]
@@ -468,7 +473,7 @@ _SAVED = ("build_open_search", "form", "inputs_unchanged", "same_twice", "no_mem
 @INDEXERS.property(after=_SAVED, draws="large", examples=10)
 def brute_force(case: IndexerCase, drawn: Drawn) -> None:
     """It finds what brute force finds, with the scores of the scoring rule, of up to 5,000 texts in several shards."""
-    case.only("vectors", "several", "weights", "both")
+    case.only("vectors", "several", "keyed", "weights", "both")
     count = drawn["texts"]
     cuts = sorted({count * part // drawn["shards"] for part in range(1, drawn["shards"])} - {0, count})
     sample = replace(case.sample(count), cuts=cuts, queries=queries_of(case.form, drawn["queries"], drawn["seed"]))
@@ -596,7 +601,7 @@ def filtered(case: IndexerCase) -> None:
 @INDEXERS.property(after=(*_SAVED, "brute_force"), once=True)
 def segments(case: IndexerCase) -> None:
     """`open_joined` searches segments as one index, without deleted texts, or returns False."""
-    case.only("vectors", "several", "weights", "both")
+    case.only("vectors", "several", "keyed", "weights", "both")
     sample, gone = case.sample(), case.found[0][0][0]
     halves = [
         sample.first(TEXTS // 2),
@@ -710,7 +715,8 @@ def changes(case: IndexerCase) -> None:
 def check_indexer(name: str, folder: str | Path | None = None, *, recall: float = 1.0, **options: Any) -> None:
     """Check that an indexer fulfils the contract: it finds the same as brute force, and its folder is self-contained.
 
-    It is tested with each kind of texts that it supports: one vector per text, several, weights, both, or words.
+    It is tested with each kind of texts that it supports: one vector per text, several, several with keys, weights,
+    both, or words.
 
     Args:
         name: Registered name of the indexer.

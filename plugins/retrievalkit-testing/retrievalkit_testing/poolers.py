@@ -131,13 +131,16 @@ class PoolerCase(Subject):
         layers = component.needs.layers_of(given.side, self._encoder("").info)
         return component(replace(given.states, layers={one: given.states.layers[one] for one in layers}), given.side)
 
-    def read(self, given: Input, found: Representation) -> list[dict[str, Tensor]]:
+    def read(self, given: Input, found: Representation) -> list[dict[str, Any]]:
         rows = []
         for row in range(self.rows(given)):
-            one: dict[str, Tensor] = {}
+            one: dict[str, Any] = {}
             if found.vectors is not None:
                 mask = found.vector_mask
                 one["vectors"] = found.vectors[row] if mask is None else found.vectors[row][mask[row]]
+            if found.keys is not None:
+                # As text, which is compared exactly; numbers may differ by rounding.
+                one["keys"] = str((found.keys[row] if mask is None else found.keys[row][mask[row]]).tolist())
             if found.weights is not None:
                 one["weights"] = found.weights[row]
             rows.append(one)
@@ -174,6 +177,11 @@ class PoolerCase(Subject):
             expected = None if vectors is None else tuple(vectors.shape[:2])
             found_mask = f"{mask.dtype} {tuple(mask.shape)}"
             fail("vector_mask does not fit the vectors", expected=f"bool {expected}", found=found_mask)
+        if (keys := found.keys) is not None and (vectors is None or keys.shape != vectors.shape[:2]):
+            expected = None if vectors is None else tuple(vectors.shape[:2])
+            fail("keys are not a number for each vector", expected=expected, found=tuple(keys.shape))
+        if keys is not None and (keys.dtype != torch.long or (keys != keys.int()).any()):
+            fail("keys have another type, or exceed 32 bits", expected="torch.int64", found=keys.dtype)
         if vectors is not None and (not vectors.shape[1] or (mask is not None and not mask.any(dim=1).all())):
             fail("a text has no vector", expected="at least one", found=0)
         if weights is not None and weights.dim() != 2:
@@ -272,7 +280,8 @@ def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
             total = objective(made)
             if total.requires_grad:
                 torch.autograd.backward(total)
-            tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
+            parts = (made.vectors, made.weights, made.vector_mask, made.keys)
+            tensors = [one if one is None else one.detach() for one in parts]
             found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
     return [*found, *(one.grad for one in pooler.parameters())]
 
@@ -297,6 +306,8 @@ def sides_agree(case: PoolerCase) -> None:
             if dims[0] != dims[1]:
                 problem = f"{what} of queries and documents differ in size, so that no two can be compared"
                 fail(problem, expected=f"{dims[0]} as of queries", found=f"{dims[1]} of documents")
+        if len({one.keys is None for one in found}) > 1:
+            fail("vectors of one side have keys, and those of the other side have none")
 
 
 @POOLERS.property(after=_SOUND)

@@ -322,8 +322,8 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
         raise ArtifactError(msg)
     held = joined_vectors(index.folder, index.manifest)
     if held is not None and (held.dim, held.vocabulary, held.keyed) != (store.dim, store.vocabulary, store.keyed):
-        ours, theirs = (f"of size {one.dim or one.vocabulary:,}{' with keys' * one.keyed}" for one in (held, store))
-        msg = f"'{vectors}' holds vectors {theirs}, and '{index.folder}' {ours}: they are not comparable. "
+        other, own = (f"of size {one.dim or one.vocabulary:,}{' with keys' * one.keyed}" for one in (held, store))
+        msg = f"'{vectors}' holds vectors {own}, and '{index.folder}' {other}: they are not comparable. "
         msg += "Give vectors of the same model."
         raise ArtifactError(msg)
     return store

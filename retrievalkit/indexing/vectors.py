@@ -199,7 +199,7 @@ class Vectors:
             return Representation(vectors, weights=weights, keys=keys)
         lengths = self.counts.tolist()
         padded, padded_keys = (
-            None if one is None else torch.nn.utils.rnn.pad_sequence(one.split(lengths), batch_first=True)
+            None if one is None else torch.nn.utils.rnn.pad_sequence(list(torch.split(one, lengths)), batch_first=True)
             for one in (vectors, keys)
         )
         mask = torch.arange(max(lengths)) < torch.from_numpy(self.counts)[:, None]

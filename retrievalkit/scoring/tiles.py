@@ -248,7 +248,7 @@ class QueryPart:
         lengths = torch.unique_consecutive(counts.cumsum(0) // size, return_counts=True)[1].tolist()
         numbers = torch.arange(len(counts), device=self.device)
         best = torch.zeros(documents.block.texts, len(counts), device=self.device)
-        for some, starts, sizes in zip(*(one.split(lengths) for one in (numbers, first, counts)), strict=True):
+        for some, starts, sizes in zip(*(torch.split(one, lengths) for one in (numbers, first, counts)), strict=True):
             # Pairs of a query's vector and a document's vector, as positions in the inverted lists.
             queries, before = some.repeat_interleave(sizes), sizes.cumsum(0) - sizes
             places = torch.arange(len(queries), device=self.device) + (starts - before).repeat_interleave(sizes)

@@ -276,7 +276,8 @@ class VectorStore:
 
     def take_keys(self, rows: np.ndarray) -> np.ndarray:
         """(rows,) int32: the keys of any vectors by row, in the order of `rows`, read into memory."""
-        return np.asarray(self._keys)[rows]
+        keys: np.ndarray = np.asarray(self._keys)[rows]
+        return keys
 
     def take_weights(self, texts: np.ndarray) -> Any:
         """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""

@@ -88,12 +88,12 @@ def test_the_loss_trains_vectors_and_router_and_balances_the_keys():
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"cls_dimension": 0, "query_keys": 2}], ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("citadel", model=tiny_model, **options)
+    testing.check("pooler", "citadel", model=tiny_model, **options)
 
 
 @pytest.mark.slow
 def test_the_contract_of_losses_is_kept():
-    testing.check_loss("citadel")
+    testing.check("loss", "citadel")
 
 
 def rkit(*words):

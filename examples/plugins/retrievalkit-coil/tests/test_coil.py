@@ -86,7 +86,7 @@ def test_a_text_without_tokens_scores_zero(pooler):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"cls_dimension": 0}, {"dimension": 5, "cls_dimension": 7}], ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("coil", model=tiny_model, **options)
+    testing.check("pooler", "coil", model=tiny_model, **options)
 
 
 def rkit(*words):

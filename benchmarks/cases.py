@@ -68,7 +68,7 @@ _NEAR = {
     "unit": "queries",
     "amount": "queries",
     "options": {"texts": 100_000, "queries": 1000, "k": 10, "dim": 384, "latent": 32},
-    "only_ours": {"factory": "HNSW32", "parameter": "efSearch"},
+    "only_ours": {"factory": "IVF1024,PQ96x4fs,RFlat", "parameter": "k_factor_rf=10,nprobe"},
     "check": "best",
     "tolerance": 0.01,
 }

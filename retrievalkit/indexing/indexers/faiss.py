@@ -22,7 +22,7 @@ from pydantic import Field, PositiveInt
 from retrievalkit.contracts import Allowed, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer, named
 from retrievalkit.scoring import (
     best_of_candidates,
     check_k,
@@ -164,6 +164,8 @@ class Faiss(VectorIndexer):
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
         k = min(k, len(store))
+        if is_single(queries) and store.vectors_per_text == 1 and not self.exact:
+            return named(store.ids, *self._nearest(vectors[:, 0].numpy(), k))
         if is_single(queries):
             hits = self._search_single(vectors[:, 0].numpy(), k)
         else:
@@ -199,6 +201,19 @@ class Faiss(VectorIndexer):
         if isinstance(index, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
+
+    def _nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(queries, k) scores and rows of faiss's hits where each text has one vector; -1 past the last."""
+        all_scores, all_rows = [], []
+        for first, index in self._shards:
+            scores, rows = index.search(
+                vectors, min(k, index.ntotal, GPU_MOST) if self.on_gpu else min(k, index.ntotal)
+            )
+            all_scores.append(scores)
+            all_rows.append(np.where(rows < 0, -1, rows + first))
+        scores, rows = np.concatenate(all_scores, axis=1), np.concatenate(all_rows, axis=1)
+        order = np.lexsort((rows, np.where(rows < 0, np.inf, -scores)))[:, :k]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None

@@ -70,6 +70,10 @@ class Indexer(ABC):
     view: Literal["all", "vectors", "weights"] = "all"
     """The part of texts with vectors and weights that is searched; the other part is ignored."""
 
+    compares_keys: ClassVar[bool] = False
+    """For an index of vectors: True if it compares only vectors of equal key (`Representation.keys`); otherwise it
+    refuses vectors with keys."""
+
     segmented: bool = True
     """For an index of vectors: True if additions may be a separate index that is searched together with the first,
     with scores on the same scale."""

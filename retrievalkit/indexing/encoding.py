@@ -88,7 +88,8 @@ def encode(
         left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
             left_out.add(number, shard.left_out)
-            writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
+            parts = {"counts": shard.counts, "weights": shard.weights, "keys": shard.keys}
+            writer.write_shard(number, shard.ids, shard.vectors, **parts)  # type: ignore[arg-type]
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
         files, reported = writer.checksums(), left_out.reported()
@@ -128,6 +129,7 @@ class EncodedShard:
     vectors: np.ndarray | None
     counts: np.ndarray | None
     weights: csr_matrix | None
+    keys: np.ndarray | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -267,7 +269,7 @@ class _Job:
     def _checked(self, rows: _Rows) -> EncodedShard:
         _, ids, token_ids = self._tokenize(0, rows)
         shard = self._encode(ids, token_ids, lambda _: None)
-        check_shard(ids, shard.vectors, shard.counts, shard.weights)
+        check_shard(ids, shard.vectors, shard.counts, shard.weights, shard.keys)
         return shard
 
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
@@ -301,7 +303,7 @@ class _Job:
                 weights.append(csr_matrix(part.weights.numpy()))
             if part.vectors is not None:
                 # The dense weights are dropped: they would take gigabytes per shard.
-                vectors.append(Representation(part.vectors, part.vector_mask))
+                vectors.append(Representation(part.vectors, part.vector_mask, keys=part.keys))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = None
         if weights:
@@ -310,8 +312,8 @@ class _Job:
             lexical = vstack(weights, format="csr")[order]
         if not vectors:
             return EncodedShard(ids, None, None, lexical)
-        matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
-        return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical)
+        matrix, counts, keys = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
+        return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical, keys)
 
 
 @dataclass(frozen=True)
@@ -401,20 +403,27 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
     return rows.astype(np.float16)
 
 
-def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Vectors in text order: (texts, m, dim), or (rows, dim) with a count per text."""
+def _in_order(
+    parts: Sequence[tuple[list[int], Representation]], texts: int
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Vectors in text order, (texts, m, dim), or (rows, dim) with a count per text; the counts; the vectors' keys."""
     shapes = {part.vectors.shape[1:] for _, part in parts if part.vectors is not None}
-    if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts):
+    keyed = parts[0][1].keys is not None
+    if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts) and not keyed:
         m, dim = next(iter(shapes))
         vectors = np.empty((texts, m, dim), dtype=np.float32)
         for positions, part in parts:
             assert part.vectors is not None
             vectors[positions] = part.vectors.numpy()
-        return vectors, None
+        return vectors, None, None
     rows: list[np.ndarray] = [np.empty(0)] * texts
+    keys = [np.empty(0, dtype=np.int64)] * texts
     for positions, part in parts:
         assert part.vectors is not None
         for offset, position in enumerate(positions):
-            kept = part.vectors[offset] if part.vector_mask is None else part.vectors[offset][part.vector_mask[offset]]
-            rows[position] = kept.numpy()
-    return np.concatenate(rows), np.array([len(vectors) for vectors in rows], dtype=np.int64)
+            kept = slice(None) if part.vector_mask is None else part.vector_mask[offset]
+            rows[position] = part.vectors[offset][kept].numpy()
+            if part.keys is not None:
+                keys[position] = part.keys[offset][kept].numpy()
+    counts = np.array([len(one) for one in rows], dtype=np.int64)
+    return np.concatenate(rows), counts, np.concatenate(keys) if keyed else None

@@ -210,7 +210,7 @@ def _by_vectors(
     for row in range(len(texts)):
         pairs: dict[str, TokenPair] = {}
         for token, word, score, number in zip(query_names[0], is_word, best[row], nearest[row], strict=True):
-            if word and token:
+            if word and token and score > -math.inf:  # no document vector has its key
                 pairs.setdefault(token, TokenPair(token, names[row][number], round(score, 6)))
         reasons[row] = Found("", tokens=tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST]))
     return reasons

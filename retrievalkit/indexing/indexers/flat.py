@@ -25,8 +25,9 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Flat(Indexer):
     """Exact inner product search by brute force: scores every text for every query.
 
-    Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), weights over a
-    vocabulary (SPLADE), and both together. Example: `rkit index VECTORS --indexer flat --output INDEX`.
+    Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), vectors with keys
+    (COIL, by inverted lists), weights over a vocabulary (SPLADE), and both together. Example:
+    `rkit index VECTORS --indexer flat --output INDEX`.
 
     The folder holds the vectors, hard-linked where possible: 4 bytes per dimension, or 2 with `--stored fp16`. Memory
     does not grow with the index, because blocks are memory-mapped; search time grows linearly with the number of
@@ -40,6 +41,7 @@ class Flat(Indexer):
     """
 
     indexes = "vectors"
+    compares_keys = True
 
     def __init__(
         self,

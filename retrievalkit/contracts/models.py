@@ -470,10 +470,7 @@ class Encoder(nn.Module, ABC):
     """Options that may change when training continues from its weights."""
 
     backend: str = "torch"
-    """The library that computes its layers."""
-
-    parallel_batches: int = 1
-    """Batches to encode at a time, each in its own thread."""
+    """The library that computes its layers; with "openvino", each of several threads encodes a batch."""
 
     half_only: bool = False
     """True if its layers compute in bf16 or fp16 only, as flash attention does: queries too are then encoded so."""

@@ -84,7 +84,10 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 def shared_best(exact: Iterable[np.ndarray], scores: Iterable[np.ndarray]) -> float:
-    """Return the share of each query's ten best texts, or the better half, that other scores rank as high; the mean."""
+    """Return the mean share of a query's ten best texts, at most the better half, that other scores rank as high.
+
+    Both arguments have an array of scores per query.
+    """
     shares = []
     for pair in zip(exact, scores, strict=True):
         count = min(10, -(-len(pair[0]) // 2))

@@ -38,7 +38,7 @@ from retrievalkit.models.checkpoint import (
     read_checkpoint,
     untrained_fingerprint,
 )
-from retrievalkit.models.graphs import BATCH_TOKENS, Backend, resolve_backend
+from retrievalkit.models.graphs import BATCH_TOKENS, Backend, parallel_batches, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.models.published import WithoutEquivalentError, left_out, load_own_weights, own_settings
@@ -343,7 +343,7 @@ class Retriever(nn.Module):
             self.eval()
         lengths = [len(ids) for ids in token_ids]
         batches = token_budget_batches(lengths, batch_tokens)
-        threads = min(encoder.parallel_batches, len(batches))
+        threads = min(parallel_batches(encoder.backend), len(batches))
 
         def encoded(positions: list[int]) -> Callable[[], tuple[list[int], Representation]]:
             batch = encoder.collate([token_ids[position] for position in positions], side).to(device)

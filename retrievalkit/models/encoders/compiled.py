@@ -26,7 +26,7 @@ from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.architectures import first_position
 from retrievalkit.models.encoders import extra_tokens
 from retrievalkit.models.encoders.transformer import Transformer
-from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, graph_folder, parallel_batches
+from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, graph_folder
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import check_finite, check_source
 from retrievalkit.reporting import notices
@@ -48,7 +48,6 @@ class CompiledTransformer(Transformer):
 
     def __init__(self, backend: str, model: str | Path, **options: Any) -> None:
         self.backend = backend
-        self.parallel_batches = parallel_batches(backend)
         self._folder: Path | None = None
         self._options = options
         super().__init__(model, **options)
@@ -118,7 +117,7 @@ class CompiledTransformer(Transformer):
                 return dict(zip(layers, outputs, strict=True))
             except ExportError as error:
                 notices.note(f"'{self.source}' runs on torch: {error}.")
-                self.backend, self.parallel_batches = "torch", 1
+                self.backend = "torch"
         return super()._states(inputs, layers)
 
     def _graph(self, names: tuple[str, ...], layers: Sequence[int]) -> Graph:

@@ -161,7 +161,7 @@ def _scores(
     model = scorer.model
     if sample:
         tried = counted(len(sample), "queries")
-        say(f"int8 finds {scorer.shared:.1%} of the ten best passages that fp32 finds ({tried} tried)", err=True)
+        say(f"int8 finds {scorer.shared:.1%} of the best passages that fp32 finds ({tried} tried)", err=True)
     identity = json.dumps(
         {
             **inputs,

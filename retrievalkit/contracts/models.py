@@ -473,10 +473,7 @@ class Encoder(nn.Module, ABC):
     """Options that may change when training continues from a checkpoint."""
 
     backend: str = "torch"
-    """The library that computes the layers."""
-
-    parallel_batches: int = 1
-    """Batches to encode at a time, each in its own thread."""
+    """The library that computes its layers; with "openvino", each of several threads encodes a batch."""
 
     half_only: bool = False
     """True if the layers compute only in bf16 or fp16, as flash attention does; queries are then encoded so too."""

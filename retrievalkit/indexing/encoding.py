@@ -190,7 +190,8 @@ class _Job:
     def of(
         cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text] | None = None
     ) -> _Job:
-        precision = resolve_precision(options.precision, default_device(), half=retriever.tower(texts.side).half_only)
+        half, backend = retriever.tower(texts.side).half_only, retriever.backend
+        precision = resolve_precision(options.precision, default_device(), half=half, backend=backend)
         if precision == "int8":
             sample = texts.sample(options.shard_texts) if sample is None else sample
             shared = retriever.calibrate(sample, texts.side)

@@ -10,9 +10,7 @@ DPR has one vector on each side; MLR, ME-BERT and MVR one query vector and m doc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,62 +45,22 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 
 
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors.
+    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors (MaxSim).
 
-    Of equal products, the first receives the gradient, whatever the size.
+    Late interaction of 128 queries of 32 vectors with 1,024 documents of 200 computes 840 million products. Only the
+    maximum has a gradient, so a few documents are compared at a time, and the index of the greatest product is kept.
+    Of equal products, the first receives the gradient, unlike in amax.
     """
     assert queries.vectors is not None
     assert documents.vectors is not None
-    rows, (texts, m, _) = queries.vectors.flatten(0, 1), documents.vectors.shape
-    if m == 1:
+    n_queries, m_q, _ = queries.vectors.shape
+    texts, m_d, _ = documents.vectors.shape
+    if m_d == 1:
         return vector_scores(queries, documents).squeeze(3)
-    if len(rows) * texts * m <= LIMIT:
-        # Not amax, which divides the gradient among equal products.
-        return vector_scores(queries, documents).max(dim=3).values
-    best: Tensor = _MaxProducts.apply(rows, documents.vectors, documents.vector_mask)  # type: ignore[no-untyped-call]
-    return best.view(*queries.vectors.shape[:2], texts)
-
-
-class _MaxProducts(torch.autograd.Function):
-    """The maximum product of each query vector with each document's vectors (MaxSim), in chunks, both passes.
-
-    The plain expression for late interaction of 128 queries of 32 vectors with 1,024 documents of 200 computes 840
-    million products and keeps them for the backward pass. Only the maximum has a gradient: its index is enough.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, queries: Tensor, documents: Tensor, mask: Tensor | None) -> Tensor:
-        best, places = [], []
-        for part in _chunks(queries, documents):
-            some = documents[part]
-            products = (queries @ some.flatten(0, 1).T).view(len(queries), *some.shape[:2])  # (rows, some, m)
-            if mask is not None:
-                products = products.masked_fill(~mask[part], float("-inf"))
-            greatest = products.max(dim=2)
-            best.append(greatest.values)
-            places.append(greatest.indices.to(torch.int32))
-        ctx.save_for_backward(queries, documents, torch.cat(places, dim=1))
-        return torch.cat(best, dim=1)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
-        queries, documents, places = ctx.saved_tensors
-        of_queries, of_documents = torch.zeros_like(queries), torch.empty_like(documents)
-        for part in _chunks(queries, documents):
-            some = documents[part]
-            spread = queries.new_zeros(len(queries), *some.shape[:2])
-            spread.scatter_(2, places[:, part, None].long(), gradient[:, part, None].to(queries.dtype))
-            spread = spread.flatten(1)  # (rows, some * m)
-            of_queries += spread @ some.flatten(0, 1)
-            of_documents[part] = (spread.T @ queries).view(some.shape)
-        return of_queries, of_documents, None
-
-
-def _chunks(queries: Tensor, documents: Tensor) -> Iterator[slice]:
-    size = max(1, LIMIT // max(1, len(queries) * documents.shape[1]))
-    for start in range(0, len(documents), size):
-        yield slice(start, start + size)
+    size = max(1, LIMIT // max(1, n_queries * m_q * m_d))
+    masks = (None,) * (texts + 1) if documents.vector_mask is None else torch.split(documents.vector_mask, size)
+    parts = (Representation(*part) for part in zip(torch.split(documents.vectors, size), masks, strict=False))
+    return torch.cat([vector_scores(queries, part).max(dim=3).values for part in parts], dim=2)
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:

@@ -88,34 +88,29 @@ def _note_alike(documents: Representation, pooler: str) -> None:
     across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
     if across.all():
         return  # as with random weights, or with a single text
-    made = f"vectors that pooler '{pooler}' makes of a text"
+    found = ""
     if across.any():
         numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
-        note(
-            f"Before training, of the {len(across)} {made}, number {numbers} is the same for all that were tried "
-            f"(cosines of {_ALIKE} or more): this encoder puts nothing of the text there. Choose other layers, or "
-            "another token."
-        )
+        found = f"number {numbers} is the same for all texts. Choose other layers, or another token"
     elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
-        note(
-            f"Before training, the {len(across)} {made} are all the same (cosines of {_ALIKE} or more), and a short "
-            "training does not part them. Let them start farther apart, as pooler.position=1 does for viewers."
-        )
+        found = "all are the same. Let them start farther apart, as pooler.position=1 does for viewers"
+    if found:
+        note(f"Before training, of the {len(across)} vectors that pooler '{pooler}' makes of a text, {found}.")
 
 
 @contextmanager
-def unchanged(objective: Objective) -> Iterator[None]:
+def unchanged(module: nn.Module) -> Iterator[None]:
     """Restore buffers, training modes and random state after the block."""
-    device = objective.retriever.device
-    buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
-    modes = [(module, module.training) for module in objective.modules()]
+    device = next(module.parameters()).device
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    modes = [(part, part.training) for part in module.modules()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
-    for module, mode in modes:
-        module.training = mode
+    for part, mode in modes:
+        part.training = mode
 
 
 @contextmanager

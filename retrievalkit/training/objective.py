@@ -56,16 +56,6 @@ class LossSum(Loss):
     ) -> LossValue:
         """Return the sum and all terms; a term name shared by two losses becomes LOSS.TERM."""
         values = [loss(queries, documents, positives, progress, ignore, teacher) for loss in self.losses]
-        for loss, value in zip(self.losses, values, strict=True):
-            if not isinstance(value, LossValue) or value.total.dim():
-                form = (
-                    f"a total of shape {tuple(value.total.shape)}"
-                    if isinstance(value, LossValue)
-                    else type(value).__name__
-                )
-                raise registry.wrong_result(
-                    "loss", loss, f"it returns {form}, and should return a LossValue with a scalar"
-                )
         seen = Counter(term for value in values for term in value.terms)
         terms = {
             term if seen[term] == 1 else f"{name}.{term}": number

@@ -26,12 +26,12 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import processes, selection
-from retrievalkit.training.dry_run import dry_run, first_draws, unchanged
+from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, Training
-from retrievalkit.training.objective import Objective, create_loss, describe_loss, options_by_loss
+from retrievalkit.training.objective import Objective, create_loss, describe_loss
 from retrievalkit.training.refresh import NegativeRefresh, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
@@ -40,7 +40,7 @@ from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
-_COMPARED = 1_000  # examples from which the dry run makes a step as large as possible
+_COMPARED = 1_000
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class StepInputs:
     def texts(self) -> int:
         """Number of queries and documents in the whole step."""
         return sum(len(share) for side in SIDES for share in self.shares[side])
+
+    def parts(self, most: int | None) -> list[Chunk]:
+        """Return the chunks, in parts of at most `most` tokens; None = no limit."""
+        return [part for chunk in self.chunks for part in chunk.parts(most)]
 
     def to(self, device: torch.device) -> StepInputs:
         """Return the same step on another device."""
@@ -171,25 +175,17 @@ class RetrieverTraining(Training):
         self.module.to(default_device())
         texts = self.assembler.assemble(first_draws(self.samples))
         dry_run(self.module, texts, self.described, precision=self.precision, dev=self.dev)
-        if self.retriever.device.type != "cpu" and processes.count() == 1:
-            self._try_large_step()
 
-    def _try_large_step(self) -> None:
-        """Compute a step of the largest examples, so that a limit of memory is met before the training."""
+    def largest(self) -> Sequence[Key]:
+        """Return the examples with the longest texts, among the first of an epoch."""
 
-        def size(key: Key) -> int:
-            texts = self.assembler.assemble([self.samples.draw(key[1], key[0])])
+        def size(position: int) -> int:
+            texts = self.assembler.assemble([self.samples.draw(position, 0)])
             return sum(len(title) + len(body) for title, body in (*texts.queries, *texts.documents))
 
-        keys = sorted(((0, int(row)) for row in self.samples.order(0)[:_COMPARED]), key=size)
         assert self.options.batch_size is not None
-        with unchanged(self.module):
-            # As much memory as AdamW will take.
-            states = [torch.stack([one, one]) for one in self.module.parameters() if one.requires_grad]
-            inputs = self.collate(keys[-self.options.batch_size :]).to(states[0].device)
-            self.module.train()
-            self.run(inputs, Progress(0, 0.0, 1), torch.autograd.backward)
-        self.module.zero_grad()
+        order = sorted(self.samples.order(0)[:_COMPARED], key=size)
+        return [(0, position) for position in order[-self.options.batch_size :]]
 
     def open(self, folder: Path) -> None:
         """Print the number of examples and the schedule."""
@@ -203,21 +199,14 @@ class RetrieverTraining(Training):
 
     def _note_settings(self) -> None:
         """Warn about settings that are known to fail."""
-        options, pooler = self.options, self.retriever.pooler
         selection.note_few(self)
-        size = options.batch_size
+        size = self.options.batch_size
         assert size is not None
         if size < _SMALL_BATCH and not any(draw.negatives for draw in first_draws(self.samples)):
             notices.note(
                 f"Without hard negatives, a batch of {size} contrasts each positive with "
                 f"{counted(size - 1, 'passages')}. Raise --batch-size (--micro-batch-size bounds memory), or mine "
                 "negatives: rkit mine-negatives"
-            )
-        losses = options_by_loss(options.loss or pooler.default_loss, options.loss_options, cosine=pooler.cosine)
-        if pooler.cosine and any(own.get("temperature") == 1 for own in losses.values()):
-            notices.note(
-                "The temperature is 1, and scores are cosines, from whose small differences little is learnt then. "
-                "Leave loss.temperature out: it is 0.05 for cosines."
             )
 
     def shard(self) -> None:
@@ -244,11 +233,7 @@ class RetrieverTraining(Training):
         return StepInputs(chunks, shares, *step.tensors())
 
     def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Encode, gather the representations of all processes, and compute the loss of the whole step.
-
-        If a single process runs out of memory, the step is computed again: with gradient caching, then in smaller
-        chunks.
-        """
+        """Encode, gather the representations of all processes, and compute the loss of the whole step."""
         loss = self.module.loss
 
         def encode(batch: Batch, side: Side) -> Representation:
@@ -265,30 +250,24 @@ class RetrieverTraining(Training):
                 value: LossValue = loss(queries, documents, *targets)
             return value
 
-        chunks, value = inputs.chunks, None
-        while value is None:
-            chunks = [part for chunk in chunks for part in chunk.parts(self.limit.reduced)]
-            try:
-                if self.sharded:
-                    idle = max(processes.everywhere(len(chunks))) - len(chunks)
-                    value = cached_step(encode, chunks, compare, backward, idle)
-                else:
-                    value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
-            except torch.OutOfMemoryError:
-                if processes.count() > 1 or not self._reduce(chunks):
-                    raise
-                self.module.zero_grad()
+        chunks = inputs.parts(self.limit.reduced)
+        if self.sharded:
+            idle = max(processes.everywhere(len(chunks))) - len(chunks)
+            value = cached_step(encode, chunks, compare, backward, idle)
+        else:
+            value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
         # The loss's own weights have the gradient of the whole step in every process, and gradients are summed.
         for parameter in loss.parameters():
             if parameter.grad is not None and processes.count() > 1:
                 parameter.grad /= processes.count()
         return {**value.terms, "loss": value.total}
 
-    def _reduce(self, chunks: Sequence[Chunk]) -> bool:
-        """Cache gradients, then encode fewer texts at a time; False if it is a single text already."""
-        largest = max((chunk.tokens for chunk in chunks if len(chunk.rows) > 1), default=0)
-        if self.cached and not largest:
-            return False
+    def reduce(self, inputs: StepInputs) -> StepInputs | None:
+        """Cache gradients, then encode fewer texts at a time; None if it is a single text already."""
+        largest = max((chunk.tokens for chunk in inputs.parts(self.limit.reduced) if len(chunk.rows) > 1), default=0)
+        # Shards of weights are exchanged in every chunk, so no process can compute its step again alone.
+        if self.sharded or (self.cached and not largest):
+            return None
         if self.cached:
             self.limit.reduce(largest)
         else:
@@ -298,7 +277,7 @@ class RetrieverTraining(Training):
             )
         self.cached = True
         self.entries = {"gradient_caching": True, **self.limit.entries()}
-        return True
+        return inputs
 
     def measure(self, epoch: int) -> Values:
         """Return nDCG@10 and RR@10 of the dev questions, or the measure of DPR's rule."""

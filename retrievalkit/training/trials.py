@@ -11,17 +11,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrievalkit import storage
-from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
-from retrievalkit.registry import options as option_fields
 from retrievalkit.reporting.table import text_table
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints
@@ -182,7 +179,7 @@ class Trials:
         return max(self.study.get_trials(states=[TrialState.COMPLETE]), key=lambda one: one.value or 0, default=None)
 
     def finish(self, options: TuneOptions) -> dict[str, Any]:
-        """Copy the best checkpoint to the folder; return the trials, the command of the best trial, and a summary."""
+        """Copy the best checkpoint to the folder; return the trials and a summary."""
         best, trials = self._best(), self.study.trials
         if best is None:
             msg = (
@@ -202,37 +199,12 @@ class Trials:
             for row in figures
         ]
         table = text_table([[name.replace("_", " ") for name in names], *rows], right=range(len(names)))
-        command = _typed({**self._options(best.params), "output": f"{options.output}-again"})
         questions = f"{dev['questions']:,} {'held-out' if dev['held_out'] else 'dev'} questions"
         result = f"the untrained model: no training has a higher {NDCG} on {questions}"
         if after > before:
-            again = "" if any(isinstance(one, InMemory) for one in self.shared.values()) else f", as with\n{command}"
-            result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}{again}"
-        return {"trials": figures, "command": command, "summary": f"{table}\n{options.output}: {result}"}
+            result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}"
+        return {"trials": figures, "summary": f"{table}\n{options.output}: {result}"}
 
 
 def _named(settings: Mapping[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
-
-
-def _typed(values: Mapping[str, Any]) -> str:
-    """Return the command line of `rkit train` with these options, without options at their defaults."""
-
-    def words(name: str, value: Any) -> Iterator[str]:
-        if isinstance(value, Mapping):
-            for inner in value:
-                yield from words(f"{name.removesuffix('_options')}.{inner}", value[inner])
-        elif "." in name or isinstance(value, bool):
-            yield from ("--set", f"{name}={_text(value)}")
-        else:
-            yield from (f"--{name.replace('_', '-')}", _text(value))
-
-    known = option_fields(TrainOptions)
-    changed = (words(name, value) for name, value in values.items() if value != known[name].default)
-    return shlex.join(["rkit", "train", *itertools.chain(*changed)])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(_text, value))
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")

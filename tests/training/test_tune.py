@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
-from click.testing import CliRunner
 
 import retrievalkit as rk
 from retrievalkit import storage
-from retrievalkit.cli import main
 from retrievalkit.data.examples import read_examples, write_examples
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.training.options import TrainingOptions
@@ -56,14 +52,6 @@ def test_the_checkpoint_is_that_of_the_better_learning_rate(whole):
     assert manifest["dev"]["after"][MEASURE] == fast[MEASURE]
     assert sorted(one.name for one in whole.parent.iterdir()) == ["out"]
     assert not {"trials", "trials.journal"} & {one.name for one in whole.iterdir()}
-
-
-def test_the_command_trains_the_same_checkpoint(whole):
-    words = shlex.split(storage.read_manifest(whole)["tuning"]["command"])
-    assert words[:2] == ["rkit", "train"]
-    ran = CliRunner().invoke(main, words[1:], catch_exceptions=False)
-    assert ran.exit_code == 0, ran.output
-    assert weights_of(words[-1]) == weights_of(whole)
 
 
 @pytest.mark.parametrize("step", [8, 18])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import PositiveInt
 from torch import Tensor
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
@@ -17,7 +16,7 @@ from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing.indexers.flat import named
-from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
+from retrievalkit.scoring import check_k, scores_of, top_k, top_k_among, top_k_of_rounded
 
 # Vectors per part: few enough that a query's scores stay in the cache and a copy costs little memory.
 PART_VECTORS = 1 << 16
@@ -25,25 +24,18 @@ _ROUNDED = "rounded"
 
 
 class DenseSparse(Indexer):
-    """Hybrid dense and sparse search: adds the inner products of vectors and of term weights, exactly by default.
+    """Hybrid dense and sparse search: adds the inner products of vectors and of term weights, exactly.
 
     The folder holds the vectors, hard-linked where possible, and the weights by term.
 
     Args:
-        search: "exact" scores all texts, so nothing is missed. "union" takes the top texts by vectors and by weights
-            and computes their missing scores: it misses texts that are good by both but top by neither.
-        candidates: For "union": minimum length of each of the two lists.
-        rounded: Also store vectors and the weights of frequent terms in bf16, which makes "exact" faster on
-            processors that multiply bf16. No effect if texts have several vectors.
+        rounded: Also store vectors and the weights of frequent terms in bf16, for a faster search on processors that
+            multiply bf16. No effect if texts have several vectors.
     """
 
     indexes = "vectors"
 
-    def __init__(
-        self, *, search: Literal["exact", "union"] = "exact", candidates: PositiveInt = 1000, rounded: bool = True
-    ) -> None:
-        self.form = search
-        self.candidates = candidates
+    def __init__(self, *, rounded: bool = True) -> None:
         self.rounded = rounded
         self._store: VectorStore
         self._postings: Postings
@@ -75,13 +67,10 @@ class DenseSparse(Indexer):
             self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The top-k texts by the scoring rule, of all texts or of the two lists."""
+        """The top-k texts by the scoring rule."""
         check_k(k)
         store = self._store
         k = min(k, len(store))
-        if self.form == "union":
-            found = best_of_candidates(queries, store, self._union(queries, k), k)
-            return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
         if self._rounded is not None:
             scores, rows = top_k_of_rounded(queries, store, self._postings, self._rounded, k, self._whole(k))
         else:
@@ -103,15 +92,3 @@ class DenseSparse(Indexer):
     def _blocks(self) -> Iterator[VectorBlock]:
         for block in self._postings.blocks():
             yield replace(self._store.block(block.first, block.first + block.texts), weights=block.weights)
-
-    def _union(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query, the texts in either list, ascending."""
-        wanted = min(max(k, self.candidates), len(self._store))
-        if queries.vectors is None or queries.weights is None:
-            msg = "the queries lack vectors or weights, and the index has both. Use the model that it was made with."
-            raise UnsupportedError(msg)
-        _, dense = top_k(replace(queries, weights=None), (replace(one, weights=None) for one in self._blocks()), wanted)
-        _, sparse = top_k(Representation(weights=queries.weights), self._postings.blocks(), wanted)
-        return [
-            np.union1d(one[one >= 0], two[two >= 0]) for one, two in zip(dense.numpy(), sparse.numpy(), strict=True)
-        ]

@@ -22,11 +22,7 @@ class DeviceBlocks:
     """The blocks of a folder on the current GPU.
 
     The first search copies them from pinned memory, and reads the next block meanwhile. They stay while more than a
-    quarter of the GPU's memory is free, and later searches copy only the others.
-
-    Attributes:
-        store: The folder.
-        width: Maximum number of vectors in a block.
+    quarter of the GPU's memory is free, and later searches copy only the others. A block has at most `width` vectors.
     """
 
     def __init__(self, store: VectorStore, dtype: torch.dtype) -> None:

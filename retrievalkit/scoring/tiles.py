@@ -51,11 +51,7 @@ class Scratch(threading.local):
 
 
 class DeviceWeights(NamedTuple):
-    """Weights of texts over the vocabulary on a GPU, as CSR.
-
-    `starts` (texts + 1,) has the first weight of each text, `terms` (n,) and `values` (n,) the weights; of `shape`
-    (texts, vocabulary).
-    """
+    """Weights of texts over the vocabulary on a GPU, as CSR: (texts + 1,), (n,), (n,), and (texts, vocabulary)."""
 
     starts: Tensor
     terms: Tensor

@@ -14,16 +14,7 @@ from torch import Tensor
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import (
-    DeviceBlocks,
-    check_k,
-    scores_of,
-    top_k,
-    top_k_among,
-    top_k_of_store,
-    vectors_alone,
-    viewed,
-)
+from retrievalkit.scoring import DeviceBlocks, scores_of, top_k, top_k_among, top_k_of_store, vectors_alone, viewed
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -79,7 +70,6 @@ class Flat(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """The exact top-k texts by the scoring rule; ties in the order of the index."""
-        check_k(k)
         return self._best(viewed(queries, self.view), min(k, len(self._store)), None)
 
     def search_among(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from retrievalkit.scoring.device_blocks import DeviceBlocks
 from retrievalkit.scoring.ranking import (
     TextReader,
     best_of_candidates,
@@ -19,5 +18,5 @@ from retrievalkit.scoring.two_stage import top_k_among, top_k_of_rounded, top_k_
 __all__ = [
     "scores", "vector_scores", "vectors_alone", "viewed", "cross_entropy_in_batch", "own_scores", "TextReader",
     "best_of_candidates", "check_k", "documents_of_vectors", "lexical_scores_of", "scores_of", "top_k",
-    "top_k_among", "top_k_of_rounded", "top_k_of_store", "is_single", "DeviceBlocks",
+    "top_k_among", "top_k_of_rounded", "top_k_of_store", "is_single",
 ]  # fmt: skip

@@ -14,7 +14,8 @@ from torch import Tensor
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import DeviceBlocks, scores_of, top_k, top_k_among, top_k_of_store, vectors_alone, viewed
+from retrievalkit.scoring import scores_of, top_k, top_k_among, top_k_of_store, vectors_alone, viewed
+from retrievalkit.scoring.device_blocks import DeviceBlocks
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

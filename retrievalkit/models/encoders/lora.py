@@ -46,7 +46,7 @@ def four_bits(rank: int) -> Any:
         msg = "quantize=4bit freezes the weights, so that only adapters can be trained. Set lora_rank too."
         raise UnsupportedError(msg)
     if find_spec("bitsandbytes") is None:
-        raise MissingDependencyError("bitsandbytes", "weights in 4 bits", "'retrievalkit[4bit]'")
+        raise MissingDependencyError("bitsandbytes", "quantize=4bit", "'retrievalkit[4bit]'")
     import transformers
 
     return transformers.BitsAndBytesConfig(

@@ -10,10 +10,11 @@ class DeviceMemory:
 
     Attributes:
         sizes: Tokens of each batch that was computed.
+        trained: Those of the batches with a graph.
     """
 
     def __init__(self, tokens):
-        self.tokens, self.held, self.sizes = tokens, 0, []
+        self.tokens, self.held, self.sizes, self.trained = tokens, 0, [], []
 
     def limit(self, model):
         model.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -21,16 +22,21 @@ class DeviceMemory:
         return model
 
     def _before(self, model, args, kwargs):
-        size = kwargs["input_ids"].numel()
+        size = tokens_of(args, kwargs)
         if self.held + size > self.tokens:
             msg = f"no memory for {size} tokens"
             raise torch.OutOfMemoryError(msg)
 
     def _after(self, model, args, kwargs, output):
-        size = kwargs["input_ids"].numel()
+        size = tokens_of(args, kwargs)
         self.sizes.append(size)
         if torch.is_grad_enabled():
+            self.trained.append(size)
             output.last_hidden_state = _Kept.apply(output.last_hidden_state, _Tokens(self, size))
+
+
+def tokens_of(args, kwargs):
+    return (args[0] if args else kwargs["input_ids"]).numel()
 
 
 class _Tokens:

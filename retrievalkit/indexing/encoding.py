@@ -25,10 +25,10 @@ from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.sources import InMemory
 from retrievalkit.data.vectors import VectorWriter
+from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.data.vectors.writer import check_shard
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.options import EncodingOptions
-from retrievalkit.models.batches import prefetch
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.retriever import Retriever, describe_retriever, open_retriever
@@ -226,7 +226,7 @@ class _Job:
         """Yield the encoded shards with their numbers, except those in `skip`."""
         with self._progress(skip) as progress:
             shards = self.texts.shards(self.shard_texts, skip)
-            for number, ids, token_ids in prefetch(self._tokenize(*shard) for shard in shards):
+            for number, ids, token_ids in read_ahead(self._tokenize(*shard) for shard in shards):
                 yield number, self._encode(ids, token_ids, progress.advance)
 
     def spread(

@@ -1,4 +1,4 @@
-"""Batches of texts by a token budget, the memory that limits it, and threads that prepare and compute batches ahead.
+"""Batches of texts by a token budget, the memory that limits it, and threads that compute batches ahead.
 
 Padding costs as much as text. Texts of similar length share a batch, and a batch is full when its padded size reaches
 the budget: short texts form large batches and long texts form small batches. On a GPU the budget comes from its free
@@ -7,13 +7,10 @@ memory, and is halved whenever that runs out.
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -72,10 +69,7 @@ class TokenLimit:
             return on_cpu
         if self._fitting is None:
             torch.cuda.empty_cache()  # memory that torch keeps for later tensors is free
-            if torch.cuda.cudart() is None:  # type: ignore[no-untyped-call]  # a simulated device
-                free = torch.cuda.get_device_properties(device).total_memory
-            else:
-                free = torch.cuda.mem_get_info(device)[0]
+            free, _ = torch.cuda.mem_get_info(device)
             tokens = (free - reserved) // (2 * self.token_bytes)
             self._fitting = min(_MOST_TOKENS, 1 << max(1, tokens).bit_length() - 1)
         return self._fitting
@@ -130,35 +124,3 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
         finally:
             for future in pending:
                 future.cancel()
-
-
-def prefetch(source: Iterable[Item], *, ahead: int = 1) -> Iterator[Item]:
-    """Yield the items of `source`, produced by a thread that stays `ahead` items ahead of the consumer.
-
-    The thread starts with the first request for an item, and ends when the consumer stops.
-    """
-    done = object()
-    items: queue.Queue[Any] = queue.Queue(maxsize=ahead)
-    stopped = threading.Event()
-
-    def fill() -> None:
-        try:
-            for item in source:
-                items.put(item)
-                if stopped.is_set():
-                    return
-            items.put(done)
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
-            items.put(error)
-
-    threading.Thread(target=fill, daemon=True).start()
-    try:
-        while (item := items.get()) is not done:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        # Make room for a thread that waits to put an item.
-        with contextlib.suppress(queue.Empty):
-            items.get_nowait()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from retrievalkit.contracts import TokenStates, VocabularyHead
 from retrievalkit.data.masking import UNLABELLED
@@ -22,7 +23,7 @@ from retrievalkit.errors import UnsupportedError
 
 # Logits held at a time. On a CPU, few enough that the allocator keeps their memory (returning it to the system and
 # requesting it again takes as long as the product); on a GPU, enough to keep it busy.
-CPU_TILE, GPU_TILE = 1 << 21, 1 << 25
+CPU_TILE, GPU_TILE = 1 << 21, 1 << 26
 
 
 def text_mask(states: TokenStates) -> Tensor:
@@ -101,25 +102,28 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
 
 def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | None, mask: Tensor) -> Tensor:
     """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf without tokens."""
-    if isinstance(head, VocabularyHead) and hidden.device.type != "cpu":
+    if not isinstance(head, VocabularyHead):
+        return _greatest(head(hidden), weights, mask)
+    if hidden.device.type != "cpu":
         # States at padding may be infinite.
         inner = head.transform(hidden.masked_fill(~mask[:, :, None], 0.0))
         scale = None if weights is None else weights.masked_fill(~mask, 0.0)
-        of_texts: Tensor = _MaxOfTexts.apply(inner, head.weight, head.bias, scale, mask)  # type: ignore[no-untyped-call]
-        return of_texts
-    if isinstance(head, VocabularyHead):
-        scale = None if weights is None else weights[mask]
-        inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
-        owner, texts = mask.nonzero()[:, 0], len(mask)
-        if not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs)):
-            return _maxima(_Projection(_product_dtype(inputs[0]), *inputs[:3]), scale, owner, texts)
-        pooled: Tensor = _MaxOfProjection.apply(*inputs, owner, texts)  # type: ignore[no-untyped-call]
-        return pooled
-    values = head(hidden)
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
-    if weights is not None:
-        values = values.softmax(dim=2) * weights.to(values.dtype)[:, :, None]
-    return values.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values
+        return _greatest_of_texts(inner, head.weight, head.bias, scale, mask)
+    scale = None if weights is None else weights[mask]
+    inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
+    owner, texts = mask.nonzero()[:, 0], len(mask)
+    if not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs)):
+        return _maxima(_Projection(_product_dtype(inputs[0]), *inputs[:3]), scale, owner, texts)
+    pooled: Tensor = _MaxOfProjection.apply(*inputs, owner, texts)  # type: ignore[no-untyped-call]
+    return pooled
+
+
+def _greatest(logits: Tensor, scale: Tensor | None, mask: Tensor) -> Tensor:
+    """(batch, vocabulary): the maximum over the tokens of (batch, tokens, vocabulary) logits, as in `_pooled`."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    if scale is not None:
+        logits = logits.to(wide).softmax(dim=2) * scale.to(wide)[:, :, None]
+    return logits.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values.to(wide)
 
 
 def _maxima(
@@ -176,69 +180,36 @@ class _MaxOfProjection(torch.autograd.Function):
         return *(None if one is None else one.to(of.dtype) for one, of in zip(found, inputs, strict=True)), None, None
 
 
-class _MaxOfTexts(torch.autograd.Function):
-    """`_MaxOfProjection` of whole texts: (texts, tokens, inner) states, (texts, tokens) scale and mask.
+def _greatest_of_texts(
+    states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, mask: Tensor
+) -> Tensor:
+    """`_pooled` of whole texts: (texts, tokens, inner) states, (texts, tokens) scale and mask.
 
-    For a GPU, which projects padding faster than it reports the number of unmasked tokens; nothing here synchronises.
-    A tile is reduced in one step, and the gradient of its greatest logits is a matrix, zero elsewhere.
+    A GPU projects padding in less time than a wait for the number of unmasked tokens takes; nothing here waits. Between
+    the passes only the winning tokens are kept; probabilities are computed again.
     """
+    dtype = _product_dtype(states)
+    states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
-    @staticmethod
-    def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, mask: Tensor
-    ) -> Tensor:
-        projection = _Projection(_product_dtype(states), states.flatten(0, 1), weight, bias)
-        best = states.new_full((len(states), len(weight)), float("-inf"), dtype=projection.wide)
-        winner = torch.zeros(best.shape, dtype=torch.long, device=best.device)
-        for texts, tokens, flat in _parts_of_texts(mask, projection.most):
-            values = projection.logits(flat)
-            if scale is not None:
-                values = values.to(projection.wide).softmax(dim=1) * scale.reshape(-1, 1)[flat]
-            hidden = ~mask[texts, tokens, None]
-            value, token = values.view(*hidden.shape[:2], -1).masked_fill_(hidden, float("-inf")).max(dim=1)
-            winner[texts] = torch.where(value > best[texts], token + tokens.start, winner[texts])
-            best[texts] = torch.maximum(best[texts], value)
-        ctx.dtype = projection.dtype
-        ctx.save_for_backward(states, weight, bias, scale, mask, winner)
-        return best
+    def greatest(states: Tensor, scale: Tensor | None, mask: Tensor) -> Tensor:
+        return _greatest(nn.functional.linear(states, weight, bias), scale, mask)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, mask, winner = ctx.saved_tensors
-        states, weight, bias, scale = inputs
-        flat_inputs = (states.flatten(0, 1), weight, bias, None if scale is None else scale.flatten())
-        projection = _Projection(ctx.dtype, *flat_inputs[:3])
-        *sums, of_scale = sums_and_scale = _zeros(flat_inputs, ctx.needs_input_grad, projection.wide)
-        for texts, tokens, flat in _parts_of_texts(mask, projection.most):
-            shape = (*mask[texts, tokens].shape, len(weight))
-            token = winner[texts, None] - tokens.start  # (texts, 1, vocabulary)
-            won = gradient[texts, None].masked_fill((token < 0) | (token >= shape[1]), 0.0)
-            at_logits = won.new_zeros(shape, dtype=projection.wide)
-            at_logits = at_logits.scatter_(1, token.clamp(0, shape[1] - 1), won.to(projection.wide)).flatten(0, 1)
-            if scale is not None:
-                probabilities = projection.logits(flat).to(projection.wide).softmax(dim=1)
-                at_scale = at_logits.mul_(probabilities).sum(dim=1)
-                at_logits.addcmul_(probabilities, at_scale[:, None], value=-1).mul_(scale.reshape(-1, 1)[flat])
-                if of_scale is not None:
-                    of_scale[flat] = at_scale
-            projection.back(at_logits, flat, *sums)
-        found = zip(sums_and_scale, inputs, strict=True)
-        return *(None if one is None else one.to(of.dtype).view(of.shape) for one, of in found), None
-
-
-def _parts_of_texts(mask: Tensor, most: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Parts of (texts, tokens) of about `most` tokens: texts, tokens, and their places among all tokens.
-
-    Several texts with all tokens, or some tokens of a text.
-    """
-    texts, tokens = mask.shape
-    rows, columns = max(1, most // tokens), min(tokens, most)
-    for row in range(0, texts, rows):
-        for column in range(0, tokens, columns):
-            some = slice(row, min(row + rows, texts)), slice(column, min(column + columns, tokens))
-            start = row * tokens + column
-            yield *some, slice(start, start + (some[0].stop - row) * (some[1].stop - column))
+    (texts, tokens), most, rows = mask.shape, _most_tokens(weight), list[Tensor]()
+    size = max(1, most // tokens)
+    with torch.autocast(states.device.type, enabled=False):
+        for first in range(0, texts, size):
+            best: Tensor | None = None
+            for token in range(0, tokens, most):
+                some = slice(first, first + size), slice(token, token + most)
+                own = states[some], None if scale is None else scale[some], mask[some]
+                if scale is None:
+                    tile = greatest(*own)
+                else:
+                    tile = checkpoint(greatest, *own, use_reentrant=False, preserve_rng_state=False)
+                best = tile if best is None else torch.where(tile > best, tile, best)
+            assert best is not None
+            rows.append(best)
+    return torch.cat(rows)
 
 
 def _of_logits(

@@ -13,9 +13,7 @@ et al. 2021) has many vectors with their tokens as keys, CITADEL (Li et al. 2023
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,68 +50,21 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
     """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors, of its key if any.
 
-    Among equal products, the first receives the gradient, at any size.
+    Late interaction (MaxSim) of 128 queries of 32 vectors with 1,024 documents of 200 computes 840 million products.
+    Only the maximum has a gradient, so a few documents are compared at a time, and the index of the greatest product is
+    kept. Of equal products, the first receives the gradient, unlike in amax.
     """
     assert queries.vectors is not None
     assert documents.vectors is not None
-    rows, (texts, m, _) = queries.vectors.flatten(0, 1), documents.vectors.shape
-    if m == 1:
+    n_queries, m_q, _ = queries.vectors.shape
+    texts, m_d, _ = documents.vectors.shape
+    if m_d == 1:
         best = vector_scores(queries, documents).squeeze(3)
-    elif len(rows) * texts * m <= LIMIT:
-        # Not amax, which divides the gradient among equal products.
-        best = vector_scores(queries, documents).max(dim=3).values
     else:
-        keys = None if queries.keys is None else queries.keys.flatten()
-        best = _MaxProducts.apply(  # type: ignore[no-untyped-call]
-            rows, documents.vectors, documents.vector_mask, keys, documents.keys
-        ).view(*queries.vectors.shape[:2], texts)
+        size = max(1, LIMIT // max(1, n_queries * m_q * m_d))
+        parts = (documents.rows(slice(first, first + size)) for first in range(0, texts, size))
+        best = torch.cat([vector_scores(queries, part).max(dim=3).values for part in parts], dim=2)
     return best if queries.keys is None else best.masked_fill(best == float("-inf"), 0.0)
-
-
-class _MaxProducts(torch.autograd.Function):
-    """The maximum product of each query vector with each document's vectors (MaxSim), in chunks, both passes.
-
-    The plain expression for late interaction of 128 queries of 32 vectors with 1,024 documents of 200 computes 840
-    million products and keeps them for the backward pass. Only the maximum has a gradient: its index is enough.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, queries: Tensor, documents: Tensor, mask: Tensor | None, keys: Tensor | None, own_keys: Tensor | None
-    ) -> Tensor:
-        best, places = [], []
-        for part in _chunks(queries, documents):
-            some = documents[part]
-            products = (queries @ some.flatten(0, 1).T).view(len(queries), *some.shape[:2])  # (rows, some, m)
-            if mask is not None:
-                products = products.masked_fill(~mask[part], float("-inf"))
-            if keys is not None and own_keys is not None:
-                products = products.masked_fill(keys[:, None, None] != own_keys[part], float("-inf"))
-            greatest = products.max(dim=2)
-            best.append(greatest.values)
-            places.append(greatest.indices.to(torch.int32))
-        ctx.save_for_backward(queries, documents, torch.cat(places, dim=1))
-        return torch.cat(best, dim=1)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        queries, documents, places = ctx.saved_tensors
-        of_queries, of_documents = torch.zeros_like(queries), torch.empty_like(documents)
-        for part in _chunks(queries, documents):
-            some = documents[part]
-            spread = queries.new_zeros(len(queries), *some.shape[:2])
-            spread.scatter_(2, places[:, part, None].long(), gradient[:, part, None].to(queries.dtype))
-            spread = spread.flatten(1)  # (rows, some * m)
-            of_queries += spread @ some.flatten(0, 1)
-            of_documents[part] = (spread.T @ queries).view(some.shape)
-        return of_queries, of_documents, None, None, None
-
-
-def _chunks(queries: Tensor, documents: Tensor) -> Iterator[slice]:
-    size = max(1, LIMIT // max(1, len(queries) * documents.shape[1]))
-    for start in range(0, len(documents), size):
-        yield slice(start, start + size)
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:

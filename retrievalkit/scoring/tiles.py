@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation
+from retrievalkit.contracts.models import to_device
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.scoring import bf16_filter
 from retrievalkit.scoring.topk import greatest_of_each
@@ -52,6 +53,25 @@ class Scratch(threading.local):
         return self._memory[: rows * columns].view(rows, columns)
 
 
+class DeviceWeights(NamedTuple):
+    """Weights of texts over the vocabulary on a GPU, as CSR: (texts + 1,), (n,), (n,), and (texts, vocabulary)."""
+
+    starts: Tensor
+    terms: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, weights: Any, device: torch.device | str) -> DeviceWeights:
+        """Copy weights, scipy CSR or CSC, to a device, unless they are there."""
+        if isinstance(weights, cls):
+            return weights
+        rows = weights.tocsr()
+        arrays = rows.indptr.astype(np.int32), rows.indices.astype(np.int32), rows.data.astype(np.float32)
+        starts, terms, values = (to_device(torch.from_numpy(one), device) for one in arrays)
+        return cls(starts, terms, values, rows.shape)
+
+
 @dataclass
 class Documents:
     """A block of documents, prepared once for all queries.
@@ -62,7 +82,7 @@ class Documents:
         vectors: (rows, dim) its vectors on the device of the queries, padded with zeros if needed; or None.
         groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
             numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
-        weights: scipy CSC (texts, vocabulary), for access by term; or None.
+        weights: scipy CSC (texts, vocabulary), for access by term; on a GPU `DeviceWeights`; or None.
         by_key: The inverted lists of vectors with keys: (rows,) keys, ascending, and their vectors and texts; or None.
     """
 
@@ -87,12 +107,9 @@ class Documents:
             side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
         vectors = None
         if side is None and block.vectors is not None:
-            vectors = torch.from_numpy(block.vectors)
+            vectors = torch.as_tensor(block.vectors).to(queries.device).to(dtype)
             if len(vectors) < width:
-                padded = torch.zeros(width, vectors.shape[1], dtype=vectors.dtype)
-                padded[: len(vectors)] = vectors
-                vectors = padded
-            vectors = vectors.to(queries.device).to(dtype)
+                vectors = torch.nn.functional.pad(vectors, (0, 0, 0, width - len(vectors)))
         groups: list[tuple[Tensor, Tensor]] = []
         by_key = None
         if block.keys is not None:
@@ -102,7 +119,10 @@ class Documents:
         elif vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
             size = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
             groups = list(_groups_of_texts(block, vectors, size))
-        return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc(), by_key)
+        weights = block.weights
+        if weights is not None:
+            weights = weights.tocsc() if queries.device.type == "cpu" else DeviceWeights.of(weights, queries.device)
+        return cls(block, side, vectors, groups, weights, by_key)
 
     def texts_of_rows(self) -> Tensor | None:
         """(rows,) each vector's text, as a position in the block; None if each text has one vector."""
@@ -175,7 +195,10 @@ class QueryPart:
             if len(self.vectors) == 1:
                 # A product with one row becomes a matrix-vector product, whose rounding depends on the position.
                 self.vectors = self.vectors.expand(2, -1).contiguous()
-        self.terms = None if queries.weights is None else _terms(queries.weights)
+        self.terms: Any = queries.weights
+        if queries.weights is not None:
+            on_cpu = queries.device.type == "cpu"
+            self.terms = _terms(queries.weights) if on_cpu else queries.weights.float().T.contiguous()
 
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
         """Rough scores (count, rows) of a block's vectors, valid until the next call; and their error bound.
@@ -210,7 +233,7 @@ class QueryPart:
     def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, texts): the scores of a block's documents; valid until the next call."""
         if self.terms is not None and documents.block.vectors is None:
-            return _lexical(self.terms, documents.weights).to(self.device)
+            return self._lexical_scores(documents)
         if documents.side is not None:
             total = self._exact_scores(documents)
         elif documents.by_key is not None:
@@ -222,8 +245,16 @@ class QueryPart:
             for numbers, vectors in documents.groups:
                 total[:, numbers] = self._best_of_texts(vectors, scratch)[: len(numbers)].T
         if self.terms is not None:
-            total += _lexical(self.terms, documents.weights).to(self.device)
+            total += self._lexical_scores(documents)
         return total
+
+    def _lexical_scores(self, documents: Documents) -> Tensor:
+        """(count, texts): the inner products of the weights."""
+        weights = documents.weights
+        if not isinstance(weights, DeviceWeights):
+            return _lexical(self.terms, weights)
+        bags: dict[str, Any] = {"per_sample_weights": weights.values, "include_last_offset": True, "mode": "sum"}
+        return torch.nn.functional.embedding_bag(weights.terms, self.terms, weights.starts, **bags).T
 
     def _exact_scores(self, documents: Documents) -> Tensor:
         """(count, texts): for single-vector queries, pair by pair."""
@@ -285,7 +316,7 @@ def _terms(weights: Tensor) -> Any:
     """The weights as scipy CSR (queries, vocabulary), so that only the terms of a query cost time."""
     import scipy.sparse
 
-    values = weights.float().cpu().numpy()
+    values = weights.float().numpy()
     # Several times faster than scipy's constructor, which searches for non-zeros among floats instead of booleans.
     rows, terms = np.divmod(np.flatnonzero(values != 0), values.shape[1])
     starts = np.searchsorted(rows, np.arange(len(values) + 1))

@@ -29,9 +29,9 @@ from retrievalkit.data.passage_parts import in_passages
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Hits, open_run, write_run
 from retrievalkit.data.sources import InMemory, fingerprint
+from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.evaluation.run import Run
-from retrievalkit.models.batches import prefetch
 from retrievalkit.models.graphs import Backend, resolve_backend
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.rerankers import open_reranker, score_pairs
@@ -184,7 +184,7 @@ def _scores(
                 windows = partial(_windows, pairs, corpus, WINDOW, done)
                 with ProgressBar("re-rank", count, unit="pairs", done=done) as bar:
                     if options.cluster is None:
-                        tokenized = prefetch(map(scorer.tokenize, windows()))
+                        tokenized = read_ahead(map(scorer.tokenize, windows()))
                         scored: Iterator[np.ndarray] = (scorer.score(window, bar.advance) for window in tokenized)
                     else:
                         elsewhere = partial(_Scorer, storage.absolute(reranker), *settings, sample, model.fingerprint)

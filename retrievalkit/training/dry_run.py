@@ -99,18 +99,18 @@ def _note_alike(documents: Representation, pooler: str) -> None:
 
 
 @contextmanager
-def unchanged(objective: Objective) -> Iterator[None]:
+def unchanged(module: nn.Module) -> Iterator[None]:
     """Restore buffers, training modes and random state after the block."""
-    device = objective.retriever.device
-    buffers = [(buffer, buffer.clone()) for buffer in objective.buffers()]
-    modes = [(module, module.training) for module in objective.modules()]
+    device = next(module.parameters()).device
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    modes = [(part, part.training) for part in module.modules()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
-    for module, mode in modes:
-        module.training = mode
+    for part, mode in modes:
+        part.training = mode
 
 
 @contextmanager

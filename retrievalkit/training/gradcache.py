@@ -50,6 +50,7 @@ class Chunk:
 def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
     """Compute a step with the whole graph in memory. See `cached_step`."""
     parts = [encode(chunk.batch, chunk.side) for chunk in chunks]
+    processes.share_step()
     loss = compare(*(_gathered(chunks, parts, side) for side in SIDES))
     with processes.last_backward():
         backward(loss.total)
@@ -79,6 +80,7 @@ def cached_step(
     with torch.no_grad():
         for chunk in spare:
             encode(chunk.batch, chunk.side)
+    processes.share_step()
     loss = compare(*(_gathered_leaves(chunks, leaves, side) for side in SIDES))
     backward(loss.total)
     after = _random_state(device)

@@ -22,14 +22,15 @@ from torch.utils.data import DataLoader
 from transformers.trainer_pt_utils import get_parameter_names
 
 from retrievalkit.contracts import Progress
-from retrievalkit.errors import MissingDependencyError, check_choice
+from retrievalkit.data.vectors.ranges import read_ahead
+from retrievalkit.errors import MissingDependencyError, RetrievalkitError, check_choice
 from retrievalkit.models.allocation import Surplus, held_memory
-from retrievalkit.models.batches import prefetch
 from retrievalkit.models.precision import Precision
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints, processes, selection
 from retrievalkit.training.checkpoints import LOG, LOGS, PACE, STATES
+from retrievalkit.training.dry_run import unchanged
 from retrievalkit.training.options import LoopOptions
 
 try:
@@ -138,6 +139,14 @@ class Training:
         """
         raise NotImplementedError
 
+    def reduce(self, inputs: Any) -> Any:
+        """Return the inputs for another try with less memory, as all later steps will use; None = it is the least."""
+        raise NotImplementedError
+
+    def largest(self) -> Sequence[Key]:
+        """Return the samples of a step that is about as large as any."""
+        return [(0, int(position)) for position in self.samples.order(0)[: self.options.batch_size]]
+
     def measure(self, epoch: int) -> selection.Values:
         """Evaluate the model on the dev set in an epoch, in all processes. Called only if `dev` is set."""
         raise NotImplementedError
@@ -212,6 +221,8 @@ class Loop:
         self.surplus = Surplus()
         self.texts, self.since = 0, 0.0
         self.shown: dict[str, float] = {}
+        if self.accelerator.device.type != "cpu":
+            self.try_largest_step()
 
     def run(self) -> int:
         """Train to the end; return the number of steps."""
@@ -235,7 +246,7 @@ class Loop:
                 keys = batches(training.samples, self.options.batch_size, epoch, skipped)
                 loader = iter(DataLoader(_Keys(), batch_sampler=keys, collate_fn=training.collate))
                 self._restore()
-                for inputs in islice(prefetch(loader), self.total - self.done):
+                for inputs in islice(read_ahead(loader), self.total - self.done):
                     norm, rate = self.compute_step(inputs.to(self.accelerator.device))
                     ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
@@ -267,6 +278,15 @@ class Loop:
             processes.make_whole(self.module)
         return self.total
 
+    def try_largest_step(self) -> None:
+        """Compute a step of the largest samples and discard it, to meet a limit of memory before the training."""
+        trained = [one for one in self.module.parameters() if one.requires_grad]
+        with unchanged(self.module):
+            states = [torch.empty_like(one) for one in (*trained, *trained)]  # as much memory as AdamW will take
+            self.module.train()
+            self._run(self.training.collate(self.training.largest()).to(states[0].device), torch.autograd.backward)
+        self.module.zero_grad()
+
     def judges(self) -> bool:
         """True if the dev set is evaluated after this step: at equal parts of the training, or after an epoch."""
         if not self.training.measured_before:
@@ -277,8 +297,7 @@ class Loop:
         """Compute and apply a step; return the gradient norm before clipping and the learning rate."""
         self.module.train()
         self.since = self.since or time.monotonic()
-        progress = Progress(self.done, self.done / self.epoch_steps, self.total)
-        values = self.training.run(inputs, progress, self.accelerator.backward)
+        values = self._run(inputs, self.accelerator.backward)
         weights = [one for one in self.module.parameters() if one.requires_grad]
         # A tensor: reading it here would synchronise the GPU at each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
@@ -293,6 +312,25 @@ class Loop:
         self.surplus.after_step()
         self.texts += inputs.texts
         return norm, rate
+
+    def _run(self, inputs: Any, backward: Backward) -> dict[str, Tensor]:
+        """Compute forward and backward of a step, with less memory when a process has run out of it."""
+        progress = Progress(self.done, self.done / self.epoch_steps, self.total)
+        while True:
+            try:
+                return self.training.run(inputs, progress, backward)
+            except torch.OutOfMemoryError as error:
+                failure = error.with_traceback(None)  # which would keep the tensors of the step
+            smaller = self.training.reduce(inputs)
+            if smaller is None and not isinstance(failure, processes.OutOfMemoryElsewhere):
+                msg = (
+                    "the device has too little memory for the smallest part of a step. Shorten the texts, use a "
+                    "smaller model, or set encoder.checkpoint_activations=true."
+                )
+                raise RetrievalkitError(msg) from failure
+            processes.give_up_step()
+            self.module.zero_grad()
+            inputs = smaller or inputs
 
     def log_terms(self, norm: Tensor, rate: float) -> None:
         """Log the means of the loss and its terms since the last log line, and throughput and memory."""

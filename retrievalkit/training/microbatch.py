@@ -2,7 +2,7 @@
 
 Every loss here is a mean over masked tokens, queries or pairs. So a part is weighted by its number of these units, not
 by its number of samples, and each term of a loss by its own count. The result of a step therefore does not depend on
-the micro batch size or the number of processes.
+the micro batch size or the number of processes, and the parts of a process that runs out of memory are halved.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from retrievalkit.contracts import LossValue
+from retrievalkit.contracts import LossValue, Progress
 from retrievalkit.contracts.models import to_device
+from retrievalkit.reporting import notices
 from retrievalkit.training import processes
-from retrievalkit.training.loop import Backward
+from retrievalkit.training.loop import Backward, Key, Training
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,53 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """A process's share of a step."""
+    """A process's share of a step: parts of at most `size` samples, and the texts and samples of the whole step."""
 
     parts: Sequence[Part]
     texts: int
+    keys: Sequence[Key]
+    size: int | None
 
     def to(self, device: torch.device) -> Self:
         """Return the same parts on another device."""
         return replace(self, parts=[part.to(device) for part in self.parts])
 
 
-def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward) -> dict[str, Tensor]:
-    """Compute forward and backward of this process's parts, each weighted by its share of the whole step.
+class PartedTraining(Training):
+    """A training whose steps are computed in parts of at most `size` samples; None = no limit."""
+
+    size: int | None
+
+    def loss(self, part: Part, progress: Progress) -> LossValue:
+        """Return the loss of a part, at a point of the training."""
+        raise NotImplementedError
+
+    def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+        """Compute the loss of the step, part by part."""
+        if inputs.size != self.size:  # collated before the device ran out of memory
+            inputs = self.collate(inputs.keys).to(next(self.module.parameters()).device)
+        processes.share_step()
+        return run_parts(inputs.parts, lambda part: self.loss(part, progress), backward)
+
+    def reduce(self, inputs: Parts) -> Parts | None:
+        """Halve the parts; None if they have a single sample."""
+        own = list(slices(len(inputs.keys), self.size))[processes.rank()]
+        largest = max((part.stop - part.start for part in own), default=1)
+        if largest == 1:
+            return None
+        self.size = largest // 2
+        self.entries = {**self.entries, "micro_batch_size": self.size}
+        notices.note(
+            "The device ran out of memory, so steps were computed in smaller parts from then on, with the same "
+            "gradients. Set micro_batch_size to a size that fits."
+        )
+        return inputs
+
+
+def run_parts(
+    parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward | None
+) -> dict[str, Tensor]:
+    """Compute forward and, if set, backward of this process's parts, each weighted by its share of the whole step.
 
     Returns the terms of the whole step over all processes, its loss last.
     """
@@ -78,8 +114,9 @@ def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backw
         loss = value.total * share
         if value.addends:
             loss = torch.stack([addend * shares.get(name, share) for name, addend in value.addends.items()]).sum()
-        with processes.last_backward() if place == len(parts) else nullcontext():
-            backward(loss)
+        if backward is not None:
+            with processes.last_backward() if place == len(parts) else nullcontext():
+                backward(loss)
         terms = {name: term.detach().float() * shares.get(name, share) for name, term in value.terms.items()}
         for name, number in (*terms.items(), ("loss", loss.detach().float())):
             sums[name] = sums[name] + number if name in sums else number

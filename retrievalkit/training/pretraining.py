@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from torch import Tensor
 
 from retrievalkit import registry, storage
 from retrievalkit.contracts import Encoder, LossValue, Pretrainer, Progress
@@ -29,8 +27,8 @@ from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.training import processes, ranks
-from retrievalkit.training.loop import Backward, Key, Training
-from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
+from retrievalkit.training.loop import Key
+from retrievalkit.training.microbatch import Part, PartedTraining, Parts, run_parts, slices
 from retrievalkit.training.pretrain import PretrainOptions
 from retrievalkit.training.selection import Values
 from retrievalkit.training.session import Manifest, model_card
@@ -81,31 +79,21 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def loss(self, loss_at: Callable[[Part], LossValue], device: torch.device) -> float:
+    def loss(self, loss: Callable[[Part, Progress], LossValue], device: torch.device) -> float:
         """Return the loss of all samples without dropout, each term averaged over all of its units."""
         source, made = random.Random(f"held out masks {self._seed}"), self._pretrainer
-        sums: defaultdict[str, float] = defaultdict(float)
-        units: Counter[str] = Counter()
         was_training = made.training
         made.eval()
         starts = range(0, len(self._samples), self._size)
         parts = [part_of(made, self._samples[start : start + self._size], source) for start in starts]
-
-        def terms(part: Part) -> dict[str, tuple[float, int]]:
-            with torch.inference_mode():
-                value = loss_at(part.to(device))
-            addends = (value.addends or {"": value.total}).items()
-            return {name: (float(term), part.counts.get(name, part.size)) for name, term in addends}
-
-        for found in processes.spread(terms, parts):
-            for name, (term, count) in found.items():
-                sums[name] += term * count
-                units[name] += count
+        own = parts[processes.rank() :: processes.count()] or [parts[0].without_weight()]
+        with torch.inference_mode():
+            values = run_parts(own, lambda part: loss(part.to(device), Progress(0, 0.0, 1)), None)
         made.train(was_training)
-        return sum(sums[name] / max(1, units[name]) for name in sums)
+        return float(values["loss"])
 
 
-class Pretraining(Training):
+class Pretraining(PartedTraining):
     """Pre-trains a model on a corpus by the objective of a `Pretrainer`."""
 
     kind, command, title = "model", "pretrain", "pre-training"
@@ -116,7 +104,7 @@ class Pretraining(Training):
     dev: HeldOut | None = None
 
     def __init__(self, options: PretrainOptions) -> None:
-        self.options = options
+        self.options, self.size = options, options.micro_batch_size
         self.corpus = open_corpus(options.corpus)
         dev = None if options.dev is None else open_corpus(options.dev)
         for corpus in (self.corpus, dev):
@@ -178,7 +166,7 @@ class Pretraining(Training):
         samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
         if samples:
             with torch.no_grad():
-                self.loss_at(Progress(0, 0.0, 1))(part_of(made, samples, source).to(self.device))
+                self.loss(part_of(made, samples, source).to(self.device), Progress(0, 0.0, 1))
 
     def open(self, folder: Path) -> None:
         """Read, cut and tokenise the corpus, unless an earlier, interrupted run has done so."""
@@ -205,39 +193,28 @@ class Pretraining(Training):
         self.counts = store.counts
 
     def collate(self, keys: Sequence[Key]) -> Parts:
-        """Return this process's parts of a step, of at most `micro_batch_size` samples each.
+        """Return this process's parts of a step.
 
         Every process collates all parts in the same order, with the same generator: the masked tokens do not depend on
         the number of parts and processes.
         """
         drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
-        epoch, first = keys[0]
+        (epoch, first), size = keys[0], self.size
         source = random.Random(f"batch {self.options.seed} {epoch} {first}")
-        shares = [
-            [part_of(self.module, drawn[part], source) for part in share]
-            for share in slices(len(drawn), self.options.micro_batch_size)
-        ]
-        own = shares[processes.rank()]
-        return Parts(own or [part_of(self.module, drawn[:1], source).without_weight()], len(drawn))
+        shares = [[part_of(self.module, drawn[part], source) for part in share] for share in slices(len(drawn), size)]
+        own = shares[processes.rank()] or [part_of(self.module, drawn[:1], source).without_weight()]
+        return Parts(own, len(drawn), keys, size)
 
-    def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Compute the loss of the step, part by part: each term is the mean over its labelled tokens."""
-        return run_parts(inputs.parts, self.loss_at(progress), backward)
-
-    def loss_at(self, progress: Progress) -> Callable[[Part], LossValue]:
-        """Return the loss function of a part, at a point of the training."""
-
-        def loss(part: Part) -> LossValue:
-            with autocast(self.precision, self.device):
-                value: LossValue = self.module(part.batch, progress)
-            return value
-
-        return loss
+    def loss(self, part: Part, progress: Progress) -> LossValue:
+        """Return the loss of a part: each term is the mean over its labelled tokens."""
+        with autocast(self.precision, self.device):
+            value: LossValue = self.module(part.batch, progress)
+        return value
 
     def measure(self, epoch: int) -> Values:  # noqa: ARG002 - the same in every epoch
         """Return the loss of the held-out documents."""
         assert self.dev is not None
-        return {"loss": [self.dev.loss(self.loss_at(Progress(0, 0.0, 1)), self.device)]}
+        return {"loss": [self.dev.loss(self.loss, self.device)]}
 
     def card(self, manifest: Manifest) -> str:
         """Return the model card of a pre-trained model."""

@@ -297,6 +297,10 @@ def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | Non
     return parts
 
 
+class OutOfMemoryElsewhere(torch.OutOfMemoryError):
+    """Another process ran out of memory in a step, which all processes compute again."""
+
+
 class GradientSum:
     """Sums gradients over all processes in the last backward pass of a step, while it computes those of earlier layers.
 
@@ -310,7 +314,8 @@ class GradientSum:
 
     def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype | None) -> None:
         self._order, self._dtype = list(weights[::-1]), dtype
-        self._summing = False
+        self._sums: list[tuple[Tensor, Any]] = []
+        self._summing = self.awaited = False
         for weight in weights:
             weight.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
 
@@ -318,21 +323,34 @@ class GradientSum:
     def summing(self) -> Iterator[None]:
         """Sum the gradients of a step, whose last backward pass is the block."""
         self._ready: set[nn.Parameter] = set()
-        self._sums: list[tuple[Tensor, Any]] = []
         self._summing = True
-        yield
-        self._summing = False
-        own = torch.tensor([weight.grad is not None for weight in self._order], dtype=torch.int32)
+        try:
+            yield
+        finally:
+            self._summing = False
+        self.finish(failed=False)
+
+    def finish(self, *, failed: bool) -> None:
+        """Start the other sums, and wait for all of them.
+
+        Raises:
+            OutOfMemoryElsewhere: The step has failed in another process.
+        """
+        own = torch.tensor([*(weight.grad is not None for weight in self._order), failed], dtype=torch.int32)
         for weight in self._order[len(self._sums) :]:
             self._start(weight)
         somewhere = own.to(self._order[0].device)
         distributed.all_reduce(somewhere, distributed.ReduceOp.MAX)
-        used = dict(zip(self._order, map(bool, somewhere.tolist()), strict=True))
+        *several, failed_somewhere = map(bool, somewhere.tolist())
+        used = dict(zip(self._order, several, strict=True))
         for weight, (total, pending) in zip(self._order, self._sums, strict=True):
             pending.wait()
             weight.grad = total.to(weight.dtype) if used[weight] else None
+        self._sums, self.awaited = [], False
         # Unused weights last: in the next step, the others do not wait for them.
         self._order.sort(key=lambda weight: not used[weight])
+        if failed_somewhere and not failed:
+            raise OutOfMemoryElsewhere
 
     def _accumulated(self, weight: nn.Parameter) -> None:
         if self._summing:
@@ -354,6 +372,19 @@ _gradients: list[GradientSum] = []
 def sum_gradients(weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
     """Sum the gradients of these weights in `last_backward` from now on."""
     _gradients[:] = [GradientSum(weights, dtype)] if count() > 1 and weights else []
+
+
+def share_step() -> None:
+    """From here to the sums of the gradients, the other processes wait for this process."""
+    for gradients in _gradients:
+        gradients.awaited = True
+
+
+def give_up_step() -> None:
+    """Take part in the sums of a step that has failed here, for which others may wait: all compute it again."""
+    for gradients in _gradients:
+        if gradients.awaited:
+            gradients.finish(failed=True)
 
 
 def last_backward() -> AbstractContextManager[None]:

@@ -31,8 +31,8 @@ from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.training import processes
 from retrievalkit.training.examples import ExampleData, chosen
-from retrievalkit.training.loop import Backward, Key, Training
-from retrievalkit.training.microbatch import Part, Parts, run_parts, slices
+from retrievalkit.training.loop import Key
+from retrievalkit.training.microbatch import Part, PartedTraining, Parts, slices
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import LISTED, MOST_MEASURED, Values, note_few, rank_metrics, report_held_out
 from retrievalkit.training.session import Manifest, model_card
@@ -113,7 +113,7 @@ class DevLists:
         return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
 
-class RerankerTraining(Training):
+class RerankerTraining(PartedTraining):
     """Trains a cross-encoder on lists of a positive and its hard negatives."""
 
     kind, command = KIND, "rerank train"
@@ -123,7 +123,7 @@ class RerankerTraining(Training):
     dev: DevLists | None = None
 
     def __init__(self, options: TrainRerankerOptions) -> None:
-        self.options = options
+        self.options, self.size = options, options.micro_batch_size
         data = ExampleData.read(options.examples, options.corpus, options.dev)
         rows, dropped = _with_negatives(data.train)
         if data.dev is not None:
@@ -157,7 +157,7 @@ class RerankerTraining(Training):
         part = self._part([self.samples.draw(0, 0)]).to(self.module.device)
         self.module.eval()
         with torch.no_grad():
-            self.loss(part)
+            self.loss(part, Progress(0, 0.0, 1))
 
     def open(self, folder: Path) -> None:
         """Print the number of held-out examples."""
@@ -166,12 +166,11 @@ class RerankerTraining(Training):
 
     def collate(self, keys: Sequence[Key]) -> Parts:
         """Return the lists of this process."""
-        draws = [self.samples.draw(position, epoch) for epoch, position in keys]
-        own = list(slices(len(draws), self.options.micro_batch_size))[processes.rank()]
+        draws, size = [self.samples.draw(position, epoch) for epoch, position in keys], self.size
+        own = list(slices(len(draws), size))[processes.rank()]
         pairs = sum(1 + len(draw.negatives) for draw in draws)
-        if not own:
-            return Parts([self._part(draws[:1]).without_weight()], pairs)
-        return Parts([self._part(draws[part]) for part in own], pairs)
+        parts = [self._part(draws[part]) for part in own] or [self._part(draws[:1]).without_weight()]
+        return Parts(parts, pairs, keys, size)
 
     def _part(self, draws: Sequence[Draw]) -> Part:
         """Return the lists of these draws, in batches of at most `batch_tokens` tokens, padding included."""
@@ -193,12 +192,8 @@ class RerankerTraining(Training):
         lists = Lists(chunks, torch.tensor([own + [-1] * (width - len(own)) for own in rows]))
         return Part({"lists": lists}, len(rows) if self.options.loss == "listwise" else len(passages))
 
-    def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:  # noqa: ARG002
-        """Compute the mean loss over the queries (listwise) or pairs (pointwise) of the step."""
-        return run_parts(inputs.parts, self.loss, backward)
-
-    def loss(self, part: Part) -> LossValue:
-        """Return the mean loss of a part."""
+    def loss(self, part: Part, progress: Progress) -> LossValue:  # noqa: ARG002 - the same at every point
+        """Return the mean loss over the queries (listwise) or pairs (pointwise) of a part."""
         lists: Lists = part.batch["lists"]
         device = lists.candidates.device
         with autocast(self.precision, device):

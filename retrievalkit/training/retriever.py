@@ -26,7 +26,7 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import processes, selection
-from retrievalkit.training.dry_run import dry_run, first_draws, unchanged
+from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
@@ -40,7 +40,7 @@ from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
-_COMPARED = 1_000  # examples from which the dry run makes a step as large as possible
+_COMPARED = 1_000
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class StepInputs:
     def texts(self) -> int:
         """Number of queries and documents in the whole step."""
         return sum(len(share) for side in SIDES for share in self.shares[side])
+
+    def parts(self, most: int | None) -> list[Chunk]:
+        """Return the chunks, in parts of at most `most` tokens; None = no limit."""
+        return [part for chunk in self.chunks for part in chunk.parts(most)]
 
     def to(self, device: torch.device) -> StepInputs:
         """Return the same step on another device."""
@@ -165,25 +169,17 @@ class RetrieverTraining(Training):
         self.module.to(default_device())
         texts = self.assembler.assemble(first_draws(self.samples))
         dry_run(self.module, texts, self.described, precision=self.precision, dev=self.dev)
-        if self.retriever.device.type != "cpu" and processes.count() == 1:
-            self._try_large_step()
 
-    def _try_large_step(self) -> None:
-        """Compute a step of the largest examples, so that a limit of memory is met before the training."""
+    def largest(self) -> Sequence[Key]:
+        """Return the examples with the longest texts, among the first of an epoch."""
 
-        def size(key: Key) -> int:
-            texts = self.assembler.assemble([self.samples.draw(key[1], key[0])])
+        def size(position: int) -> int:
+            texts = self.assembler.assemble([self.samples.draw(position, 0)])
             return sum(len(text.title) + len(text.body) for text in (*texts.queries, *texts.documents))
 
-        keys = sorted(((0, int(row)) for row in self.samples.order(0)[:_COMPARED]), key=size)
         assert self.options.batch_size is not None
-        with unchanged(self.module):
-            # As much memory as AdamW will take.
-            states = [torch.stack([one, one]) for one in self.module.parameters() if one.requires_grad]
-            inputs = self.collate(keys[-self.options.batch_size :]).to(states[0].device)
-            self.module.train()
-            self.run(inputs, Progress(0, 0.0, 1), torch.autograd.backward)
-        self.module.zero_grad()
+        order = sorted(self.samples.order(0)[:_COMPARED], key=size)
+        return [(0, position) for position in order[-self.options.batch_size :]]
 
     def open(self, folder: Path) -> None:
         """Print the number of examples and the schedule."""
@@ -197,8 +193,8 @@ class RetrieverTraining(Training):
 
     def _note_settings(self) -> None:
         """Warn about settings that are known to fail."""
-        options, pooler = self.options, self.retriever.pooler
         selection.note_few(self)
+        options, pooler = self.options, self.retriever.pooler
         size = options.batch_size
         assert size is not None
         if size < _SMALL_BATCH and not any(draw.negatives for draw in first_draws(self.samples)):
@@ -234,11 +230,7 @@ class RetrieverTraining(Training):
         return StepInputs(chunks, shares, *step.tensors())
 
     def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Encode, gather the representations of all processes, and compute the loss of the whole step.
-
-        If a single process runs out of memory, the step is computed again: with gradient caching, then in smaller
-        chunks.
-        """
+        """Encode, gather the representations of all processes, and compute the loss of the whole step."""
         loss = self.module.loss
 
         def encode(batch: Batch, side: Side) -> Representation:
@@ -255,30 +247,24 @@ class RetrieverTraining(Training):
                 value: LossValue = loss(queries, documents, *targets)
             return value
 
-        chunks, value = inputs.chunks, None
-        while value is None:
-            chunks = [part for chunk in chunks for part in chunk.parts(self.limit.reduced)]
-            try:
-                if self.sharded:
-                    idle = max(processes.everywhere(len(chunks))) - len(chunks)
-                    value = cached_step(encode, chunks, compare, backward, idle)
-                else:
-                    value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
-            except torch.OutOfMemoryError:
-                if processes.count() > 1 or not self._reduce(chunks):
-                    raise
-                self.module.zero_grad()
+        chunks = inputs.parts(self.limit.reduced)
+        if self.sharded:
+            idle = max(processes.everywhere(len(chunks))) - len(chunks)
+            value = cached_step(encode, chunks, compare, backward, idle)
+        else:
+            value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
         # The loss's own weights have the gradient of the whole step in every process, and gradients are summed.
         for parameter in loss.parameters():
             if parameter.grad is not None and processes.count() > 1:
                 parameter.grad /= processes.count()
         return {**value.terms, "loss": value.total}
 
-    def _reduce(self, chunks: Sequence[Chunk]) -> bool:
-        """Cache gradients, then encode fewer texts at a time; False if it is a single text already."""
-        largest = max((chunk.tokens for chunk in chunks if len(chunk.rows) > 1), default=0)
-        if self.cached and not largest:
-            return False
+    def reduce(self, inputs: StepInputs) -> StepInputs | None:
+        """Cache gradients, then encode fewer texts at a time; None if it is a single text already."""
+        largest = max((chunk.tokens for chunk in inputs.parts(self.limit.reduced) if len(chunk.rows) > 1), default=0)
+        # Shards of weights are exchanged in every chunk, so no process can compute its step again alone.
+        if self.sharded or (self.cached and not largest):
+            return None
         if self.cached:
             self.limit.reduce(largest)
         else:
@@ -286,7 +272,7 @@ class RetrieverTraining(Training):
             notices.note(f"{change}. Set micro_batch_size to cache them from the start, or a smaller batch_size.")
         self.cached = True
         self.entries = {"gradient_caching": True, **self.limit.entries()}
-        return True
+        return inputs
 
     def measure(self, epoch: int) -> Values:
         """Return nDCG@10 and RR@10 of the dev questions, or the measure of DPR's rule."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -29,7 +30,7 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("plugins/*"))]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), *map(str, ROOT.glob("plugins/*"))]
 sys.path.append(str(ROOT / "build" / "gpu" / "site"))  # last: installed packages come first
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "RKIT_BACKEND": "torch"}
 
@@ -41,8 +42,9 @@ from retrievalkit_testing.samples import tiny_tokenizer
 from torch import Tensor, distributed
 
 import retrievalkit as rk
+import vector_folders
 from retrievalkit import registry
-from retrievalkit.contracts import SIDES, Progress, Representation
+from retrievalkit.contracts import SIDES, Allowed, Progress, Representation
 from retrievalkit.data.spans import Document
 from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.data.vectors import VectorBlock
@@ -78,6 +80,7 @@ if not torch.cuda.is_available():
     import simcuda as simulated
 
     simulated.install()
+    torch.cuda.mem_get_info = lambda device=None: (80 << 30, 80 << 30)
     for method in ("untyped_storage", "data_ptr", "__reduce_ex__"):  # files are written from the data
         setattr(simulated.Sim, method, lambda self, *rest, method=method: getattr(self._real, method)(*rest))
 
@@ -107,6 +110,18 @@ class Setting:
         """A training of which single steps are computed, without dropout unless `encoder_options` set it."""
         chosen = {"encoder_options": {"dropout": 0.0}, "negatives": 2, "held_out": 0.0, "batch_size": 8}
         return RetrieverTraining(TrainOptions(**self.places | chosen | options, output=self.folder / "unused"))
+
+    def shaped(self, architecture: str, width: int, layers: int) -> str:
+        """A random model of this shape, otherwise in the proportions of BERT-base or Llama 7B."""
+        folder, tokenizer = self.folder / f"{architecture}-{width}-{layers}", tiny_tokenizer(architecture, 1_000)
+        sizes = {"vocab_size": len(tokenizer), "hidden_size": width, "num_hidden_layers": layers}
+        if architecture == "bert":
+            config = transformers.BertConfig(**sizes, num_attention_heads=4, intermediate_size=4 * width)
+        else:
+            config = transformers.LlamaConfig(**sizes, num_attention_heads=4, intermediate_size=43 * width // 16)
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return str(folder)
 
     @cached_property
     def base(self) -> str:
@@ -155,6 +170,39 @@ def search_equals_cpu(setting: Setting, pooler: str) -> Figures:
     return {"difference": at_most(LIMITS["fp32"], relative(found.cpu(), expected)), "same": same(rows_found, rows)}
 
 
+def index_equals_cpu(setting: Setting, kind: str) -> Figures:
+    """Hits of blocks that are copied, of blocks that stay on the device, and of half of the texts."""
+    draw, texts = np.random.default_rng(1), 500
+    counts = draw.integers(1, 4, texts) if kind == "vectors" else np.ones(texts, int)
+    vectors = None if kind == "weights" else vector_folders.drawn(counts.sum())
+    weights, terms = (vector_folders.drawn_weights(draw, rows) for rows in (texts, 60))
+    with_weights = {"weights": None if kind == "vectors" else weights}
+    store = vector_folders.write(setting.folder / kind, vectors=vectors, counts=counts, shard=200, **with_weights)
+    asked = Representation(
+        None if vectors is None else torch.from_numpy(vector_folders.drawn(60, seed=2))[:, None],
+        weights=None if kind == "vectors" else torch.from_numpy(terms),
+    )
+    cpu, gpu = (
+        vector_folders.opened("flat", store, setting.folder / f"{kind}-{device}", device=device)
+        for device in ("cpu", "cuda")
+    )
+    half = Allowed([f"t{row}" for row in range(0, texts, 2)], texts)
+    with mock.patch.object(torch.cuda, "mem_get_info", return_value=(0, 1)):
+        hits = [(gpu.search(asked, 10), cpu.search(asked, 10))]
+    copies = [copies_to_device(lambda: hits.append((gpu.search(asked, 10), hits[0][1]))) for _ in range(2)]
+    hits.append((gpu.search_among(asked, 10, half), cpu.search_among(asked, 10, half)))
+    assert all(ids == expected for (ids, _), (expected, _) in hits)
+    assert simulated is None or copies[1] < copies[0]
+    pairs = [(torch.from_numpy(np.concatenate(one)) for one in (found[1], best[1])) for found, best in hits]
+    return {"difference": at_most(1e-5, *(relative(*pair) for pair in pairs)), "copies": copies}
+
+
+def copies_to_device(compute: Callable[[], object]) -> int:
+    before = simulated.H2D.total() if simulated else 0
+    compute()
+    return simulated.H2D.total() - before if simulated else 0
+
+
 # --- training and its states ----------------------------------------------------------------------------------------
 
 
@@ -164,7 +212,7 @@ def caching_equals_plain_step(setting: Setting, pooler: str, precision: str) -> 
     training = setting.training(pooler=pooler, precision=precision, **options)
     inputs = training.collate([(0, row) for row in range(8)])
     found = step_on(CUDA, training, inputs)
-    training.options = replace(training.options, micro_batch_size=None)
+    training.cached = False
     return compared(found, step_on(CUDA, training, inputs), precision)
 
 
@@ -209,7 +257,9 @@ def nccl_collectives(setting: Setting) -> Figures:
     with one_rank():
         gathered = processes.gather(replace(own, vectors=vectors.requires_grad_()), [list(range(len(TEXTS)))])
         gathered.vectors.sum().backward()  # type: ignore[union-attr]
-        processes.add_gradients([weight])
+        processes.sum_gradients([weight])
+        with processes.last_backward():
+            pass
         unequal = difference(gathered.detach(), own.detach())
         wrong = relative(weight.grad, torch.full_like(weight, 2.0)), relative(vectors.grad, torch.ones_like(vectors))
         return {"difference": at_most(0.0, unequal, *wrong), "object": processes.from_main("arrived")}
@@ -291,6 +341,56 @@ def counted_synchronisations(compute: Callable[[], object]) -> Counter[str]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return lines
+
+
+# --- memory by calculation, as in docs/how-to/gpu.md ----------------------------------------------------------------
+
+
+def memory_is_as_calculated(setting: Setting, kind: str) -> Figures:
+    """Bytes of training per weight; and of the values kept for a gradient, per token, layer and column of its state."""
+    page = (ROOT / "docs" / "how-to" / "gpu.md").read_text()
+    per_weight, per_value = re.search(rf"\| {kind} \| (\S+) \| (\S+) \|", page).groups()  # type: ignore[union-attr]
+    width, lora = 256, {"lora_rank": 4} if "LoRA" in kind else {}
+
+    def kept(layers: int, tokens: int) -> tuple[int, float]:
+        retriever = Retriever.create(
+            setting.shaped("llama" if lora else "bert", width, layers),
+            pooler="last" if lora else "mean",
+            encoder_options={**lora, "checkpoint_activations": "checkpoint" in kind},
+        ).to(CUDA)
+        parameters = {storage_of(one) for one in retriever.parameters()}
+        values: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            if storage_of(tensor) not in parameters:
+                values[storage_of(tensor)] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        tower = retriever.tower("document")
+        batch = tower.collate([[5] * tokens] * 8, "document").to(CUDA)
+        precision = "fp32" if "fp32" in kind else "bf16"
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast(precision, CUDA):
+            vectors = retriever.train()(batch, "document").vectors
+        vectors.sum().backward()  # type: ignore[union-attr]
+        trained = [one for one in retriever.parameters() if one.grad is not None]
+        optimizer = torch.optim.AdamW(trained, foreach=False)
+        optimizer.step()
+        states = [one for state in optimizer.state.values() for one in state.values() if one.dim()]
+        bytes_of_training = sum(one.nbytes for one in (*trained, *(one.grad for one in trained), *states))
+        return sum(values.values()), bytes_of_training / sum(one.numel() for one in trained)
+
+    # Two layers: c of copies of weights, a per token, and b per pair of tokens, which attention kernels do not keep.
+    short, middle, long = (kept(4, tokens)[0] - kept(2, tokens)[0] for tokens in (32, 64, 96))
+    of_pairs = (long - 2 * middle + short) / 2
+    of_tokens = middle - short - 3 * of_pairs
+    copies = (short - of_tokens - of_pairs) / (2 * 12 * width**2)
+    values, weights = of_tokens / (8 * 32 * 2 * width), kept(2, 8)[1] + copies * (not lora)
+    at_most(0.05, abs(values / float(per_value) - 1), abs(weights / float(per_weight) - 1))
+    return {"bytes_per_value": values, "bytes_per_weight": weights}
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 # --- rates and memory, with a random BERT-base ----------------------------------------------------------------------
@@ -441,6 +541,7 @@ def at_most(limit: float, *values: float) -> float:
     return max(values)
 
 
+KINDS = ("encoder, bf16", "encoder, fp32", "decoder with LoRA, bf16", "decoder with LoRA, checkpoint_activations")
 POOLERS, PRETRAINERS = registry.names("pooler"), registry.names("pretrainer")
 # A check, its cases, and whether it needs a real device.
 CHECKS: list[tuple[Callable[..., Figures], Sequence[tuple[str, ...]], bool]] = [
@@ -448,6 +549,7 @@ CHECKS: list[tuple[Callable[..., Figures], Sequence[tuple[str, ...]], bool]] = [
     (loss_equals_cpu, [*product(registry.names("loss"), PRECISIONS)], False),
     (pretraining_equals_cpu, [*product(PRETRAINERS, PRECISIONS)], False),
     (search_equals_cpu, [("mean",), ("colbert",), ("dense_sparse",)], False),
+    (index_equals_cpu, [("vectors",), ("weights",), ("both",)], False),
     (caching_equals_plain_step, [*product(POOLERS, PRECISIONS)], False),
     (loaded_equals_saved, [*product(POOLERS)], False),
     (training_resumes, [*product(PRECISIONS)], False),
@@ -456,6 +558,7 @@ CHECKS: list[tuple[Callable[..., Figures], Sequence[tuple[str, ...]], bool]] = [
     (encoding_synchronises, [*product(POOLERS)], False),
     (training_synchronises, [*product(("plain", "cached"), ("mean", "dense_sparse"))], False),
     (pretraining_synchronises, [*product(PRETRAINERS)], False),
+    (memory_is_as_calculated, [*product(KINDS)], False),
     (encoding_rate, [("mean",), ("dense_sparse",), ("aggretriever",)], True),
     (cached_batch_rate, [()], True),
     (pretraining_rate, [*product(PRETRAINERS)], True),

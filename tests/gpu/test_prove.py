@@ -38,9 +38,9 @@ def environment(tmp_path_factory):
     return os.environ | {"LD_PRELOAD": str(built / "guard.so"), "PYTHONPATH": path}
 
 
-@pytest.mark.parametrize("word", ["equals", "resumes", "synchronises"])
+@pytest.mark.parametrize("word", ["equals", "resumes", "synchronises", "calculated"])
 def test_passes(environment, word):
-    """The CPU's results, saved and resumed trainings, and the counted synchronisations."""
+    """The CPU's results, saved and resumed trainings, counted synchronisations, and bytes."""
     run = subprocess.run(
         [sys.executable, ROOT / "tests/gpu/prove.py", word],
         env=environment,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.models.batches import TokenLimit, prefetch, token_budget_batches
+from retrievalkit.models.batches import TokenLimit, token_budget_batches
 
 
 def test_texts_of_similar_length_share_a_batch_the_longest_first():
@@ -58,7 +57,6 @@ def test_a_single_text_that_does_not_fit_is_an_error():
 def test_the_budget_of_a_gpu_is_a_share_of_its_free_memory(monkeypatch):
     free = 40 << 30
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "cudart", object)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 << 30))
 
     def budget(width, layers=1, reserved=0, device="cuda"):
@@ -71,40 +69,3 @@ def test_the_budget_of_a_gpu_is_a_share_of_its_free_memory(monkeypatch):
         tokens = budget(width, layers)
         assert free / 4 < tokens * 80 * width * layers <= free / 2, "a power of two"
         assert budget(width, layers, free - 1) == 1
-
-
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_prefetched_items_come_in_order(ahead):
-    assert list(prefetch(range(20), ahead=ahead)) == list(range(20))
-    assert list(prefetch([])) == []
-    assert list(prefetch([None, False])) == [None, False]
-
-
-def test_an_error_of_the_source_reaches_the_consumer_after_the_items_before_it():
-    def source():
-        yield 1
-        raise ValueError("a broken line")
-
-    items = prefetch(source())
-    assert next(items) == 1
-    with pytest.raises(ValueError, match="a broken line"):
-        next(items)
-
-
-def test_the_thread_ends_when_the_consumer_stops():
-    closed = threading.Event()
-
-    def source():
-        try:
-            while True:
-                yield 1
-        finally:
-            closed.set()
-
-    before = set(threading.enumerate())
-    items = prefetch(source())
-    next(items)
-    (thread,) = set(threading.enumerate()) - before
-    items.close()
-    thread.join(timeout=60)
-    assert not thread.is_alive()

@@ -102,7 +102,7 @@ def test_whole_texts_are_pooled_like_their_unmasked_tokens(weighted, tile):
     setting = Setting()
     setting.upstream[-1] = 0.0  # of a text without tokens, as poolers leave it
     weights = setting.weights if weighted else None
-    whole = lexical._MaxOfTexts.apply(
+    whole = lexical._greatest_of_texts(
         setting.head.transform(setting.hidden), setting.weight, setting.bias, weights, setting.mask
     )
     setting.compare(whole, lexical._pooled(setting.hidden, setting.head, weights, setting.mask))

@@ -149,7 +149,6 @@ def test_a_resumed_training_has_the_same_bytes(programs, many, tmp_path, monkeyp
         ({"batch_size": 4}, ""),
         ({"batch_size": 4, "negatives": 0}, "Without hard negatives, a batch of 4"),
         ({"loss_options": {"temperature": 1}}, ""),
-        ({"loss_options": {"temperature": 1}, "pooler_options": {"normalize": True}}, "The temperature is 1"),
         ({"pooler_options": {"normalize": True}}, ""),
         ({"limit": 49}, "Training on 49 examples"),
     ],

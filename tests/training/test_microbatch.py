@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
+from device_memory import DeviceMemory
 from killed_processes import forks
 from retrievalkit import storage
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
+from retrievalkit.errors import RetrievalkitError
 from retrievalkit.training import processes
+from retrievalkit.training.loop import Loop
 from retrievalkit.training.microbatch import slices
 from retrievalkit.training.pretrain import PretrainOptions, pretrain
 from retrievalkit.training.pretraining import Pretraining
@@ -78,6 +82,36 @@ def test_masked_tokens_do_not_depend_on_the_parts(step_of):
     ]
     assert masked[0] == masked[1]
     assert [part.size for part in parted] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["reranker", "pretraining"])
+def test_out_of_memory_the_parts_are_halved(programs, tmp_path, monkeypatch, name):
+    """The weights are those of the whole step, up to the order of sums; the manifest has the size that fitted."""
+    memory, start = DeviceMemory(1 << 20), Loop.__post_init__
+
+    def limited(loop):
+        start(loop)
+        for part in loop.module.modules():
+            if isinstance(part, transformers.BertModel):
+                memory.limit(part)
+
+    monkeypatch.setattr(Loop, "__post_init__", limited)
+    assert "micro_batch_size" not in programs[name](tmp_path / "whole")
+    memory.tokens = max(memory.trained) // 2
+    assert 1 <= programs[name](tmp_path / "halved")["micro_batch_size"] <= 2
+    for file in (tmp_path / "whole").glob("*.safetensors"):
+        tensors = load_file(file), load_file(tmp_path / "halved" / file.name)
+        for parameter, tensor in tensors[0].items():
+            torch.testing.assert_close(tensors[1][parameter], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_a_sample_that_does_not_fit_is_an_error(programs, tmp_path, monkeypatch):
+    def run(self, *inputs):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Pretraining, "run", run)
+    with pytest.raises(RetrievalkitError, match="too little memory for the smallest part of a step"):
+        programs["pretraining"](tmp_path / "never")
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, None), (7, 2), (2, 5), (1, None)])

@@ -273,15 +273,18 @@ import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Loss, LossValue, Pooler, Representation
 from retrievalkit.scoring.rule import scores
+from retrievalkit.training import processes
 
 @hookimpl
 def register_poolers(register):
     register("all_tokens", "local_shared:AllTokens")
     register("both", "local_shared:Both")
+    register("failing", "local_shared:FailingPooler")
 
 @hookimpl
 def register_losses(register):
     register("scaled", "local_shared:Scaled")
+    register("failing", "local_shared:Failing")
 
 class AllTokens(Pooler):  # a vector a token of documents: another number of them in each chunk
     def __init__(self, info):
@@ -306,6 +309,38 @@ class Scaled(Loss):  # with a weight of its own, and noise
         noise = torch.rand(()) * 0.0
         total = torch.nn.functional.cross_entropy(scores(queries, documents) * self.scale + noise, positives)
         return LossValue(total, {"drawn": torch.rand(())})
+
+class OutOfMemory(torch.autograd.Function):  # once in process 1, in the forward or the backward pass
+    times = 1
+    @classmethod
+    def meet(cls):
+        if processes.rank() == 1 and cls.times:
+            cls.times -= 1
+            raise torch.OutOfMemoryError
+    @staticmethod
+    def forward(ctx, tensor, place):
+        ctx.place = place
+        if place == "forward" and tensor.requires_grad:
+            OutOfMemory.meet()
+        return tensor.view_as(tensor)
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.place == "backward":
+            OutOfMemory.meet()
+        return gradient, None
+
+class FailingPooler(Pooler):
+    def __init__(self, info, *, place: str = "forward", times: int = 1):
+        super().__init__()
+        self.place = place
+        OutOfMemory.times = times
+    def forward(self, states, side):
+        return Representation(OutOfMemory.apply(states.last[:, :1], self.place))
+
+class Failing(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        logits = OutOfMemory.apply(scores(queries, documents), "forward")
+        return LossValue(torch.nn.functional.cross_entropy(logits, positives))
 """
 
 # Eight queries and sixteen documents. Epsilon is large, so that rounding does not decide the sign of an update.
@@ -399,6 +434,38 @@ def test_several_processes_have_the_gradients_and_the_weights_of_one(together, q
         manifests = [storage.read_manifest(tmp_path / part / name) for part in ("1", str(count))]
         assert [manifest.get("processes") for manifest in manifests] == [None, count]
         assert manifests[0]["options"] == manifests[1]["options"]
+
+
+FAILING = {
+    "encoding": {"pooler": "failing"},
+    "encoding again": {"pooler": "failing", "micro_batch_size": 4},
+    "loss": {"pooler": "failing", "pooler_options": {"times": 1, "place": "never"}, "loss": "failing"},
+    "backward": {"pooler": "failing", "pooler_options": {"place": "backward"}},
+}
+
+
+def test_a_process_out_of_memory_computes_its_step_again_and_the_others_with_it(together, quick, tmp_path):
+    def steps():
+        folder = tmp_path / f"{processes.count()}"
+        return {name: one_step(quick, folder / name, **options) for name, options in FAILING.items()}
+
+    alone, found = steps(), together(steps)
+    for name in FAILING:
+        for one in found:
+            assert_close(alone[name]["gradients"], one[name]["gradients"], rtol=1e-7, atol=1e-12)
+            assert_close(alone[name]["weights"], one[name]["weights"], rtol=1e-7, atol=1e-12)
+        cached = storage.read_manifest(tmp_path / "2" / name).get("gradient_caching", False)
+        assert cached == (name != "encoding"), "only process 1 encodes again before the others wait for it"
+
+
+def test_a_process_that_never_has_the_memory_ends_the_others(together, quick, tmp_path):
+    def train():
+        errors = {0: "another process has ended", 1: "too little memory for the smallest part of a step"}
+        with pytest.raises(RetrievalkitError, match=errors[processes.rank()]):
+            quick(tmp_path / "out", pooler="failing", pooler_options={"times": 99})
+
+    together(train)
+    assert not (tmp_path / "out").exists()
 
 
 # --- going on ------------------------------------------------------------------------------------------------------

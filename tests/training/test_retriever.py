@@ -190,14 +190,15 @@ def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_ti
         torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
 
 
-def test_the_dry_run_of_a_gpu_meets_the_limit_before_the_training(tiny_model, tiny_collection, examples):
-    """With the largest examples, and leaves the model as it was."""
+def test_the_largest_step_meets_the_limit_before_the_training(tiny_model, tiny_collection, examples, tmp_path):
+    """It leaves the model as it was."""
     options = TrainOptions(tiny_model, examples["train"], corpus=tiny_collection.corpus, output="out", batch_size=8)
     training = RetrieverTraining(options)
     memory, weights = DeviceMemory(60), [one.clone() for one in training.module.parameters()]
     memory.limit(training.retriever.tower("document").model)
+    trained = loop.Loop(training, training.options, tmp_path)
     state = torch.get_rng_state()
-    training._try_large_step()
+    trained.try_largest_step()
     assert training.cached
     assert training.limit.reduced <= 60
     assert torch.equal(state, torch.get_rng_state())

@@ -14,7 +14,8 @@ from torch import Tensor
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import check_k, scores_of, top_k_among, top_k_of_store, vectors_alone, viewed
+from retrievalkit.scoring import scores_of, top_k, top_k_among, top_k_of_store, vectors_alone, viewed
+from retrievalkit.scoring.device_blocks import DeviceBlocks
 
 Hits = tuple[list[list[str]], list[np.ndarray]]
 """Ids and scores of each query's hits."""
@@ -30,11 +31,12 @@ class Flat(Indexer):
     `rkit index VECTORS --indexer flat --output INDEX`.
 
     The folder holds the vectors, hard-linked where possible: 4 bytes per dimension, or 2 with `--stored fp16`. Memory
-    does not grow with the index, because blocks are memory-mapped; search time grows linearly with the number of
-    vectors. Use it up to a few million vectors, and as the reference for approximate indexers.
+    does not grow with the index, because blocks are memory-mapped; a GPU keeps blocks in its memory between searches,
+    as far as they fit. Search time grows linearly with the number of vectors. Use it up to a few million vectors, and
+    as the reference for approximate indexers.
 
     Args:
-        block: Vectors scored at a time.
+        block: Vectors scored at a time on a CPU.
         device: "auto" uses a GPU if there is one.
         precision: Number format of the inner products; bf16 and fp16 make the search approximate.
         view: Part to compare if texts have vectors and weights: "all", "vectors" or "weights".
@@ -59,6 +61,7 @@ class Flat(Indexer):
         self.dtype = _DTYPES[precision]
         self.view = view
         self._store: VectorStore
+        self._blocks: DeviceBlocks | None = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Link the vectors into the folder."""
@@ -77,16 +80,24 @@ class Flat(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
         """The exact top-k texts by the scoring rule; ties in the order of the index."""
-        check_k(k)
-        asked = viewed(queries, self.view).to(self.device)
-        scores, rows = top_k_of_store(asked, self._store, min(k, len(self._store)), block=self.block, dtype=self.dtype)
-        return named(self._store.ids, scores.cpu().numpy(), rows.cpu().numpy())
+        return self._best(viewed(queries, self.view), min(k, len(self._store)), None)
 
     def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The exact top-k allowed texts; other texts are skipped, or masked if they are few."""
-        asked, ids = viewed(queries, self.view).to(self.device), self._store.ids
-        scores, rows = top_k_among(asked, self._store, allowed.mask(ids), k, block=self.block, dtype=self.dtype)
-        return named(ids, scores.cpu().numpy(), rows.cpu().numpy())
+        return self._best(viewed(queries, self.view), min(k, len(self._store)), allowed.mask(self._store.ids))
+
+    def _best(self, queries: Representation, k: int, mask: np.ndarray | None) -> Hits:
+        store, dtype = self._store, self.dtype
+        if self.device.type != "cpu":
+            if self._blocks is None or self._blocks.store is not store:
+                self._blocks = DeviceBlocks(store, dtype)
+            width = self._blocks.width
+            best = top_k(queries.to(self.device), self._blocks, k, width=width, dtype=dtype, mask=mask)
+        elif mask is None:
+            best = top_k_of_store(queries, store, k, block=self.block, dtype=dtype)
+        else:
+            best = top_k_among(queries, store, mask, k, block=self.block, dtype=dtype)
+        return named(store.ids, *(part.cpu() for part in best))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts by the scoring rule, in fp32."""

@@ -5,37 +5,27 @@ The adapters are stored next to the model's unchanged weights, in `adapters.safe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from retrievalkit.errors import InputError, MissingDependencyError
+from retrievalkit.errors import InputError, MissingDependencyError, UnsupportedError
 
 WEIGHTS = "adapters.safetensors"
 
 
-class LowRank(NamedTuple):
-    """Rank of the adapters (0 = none), alpha (scales their output by alpha / rank), and dropout before them."""
-
-    rank: int = 0
-    alpha: float = 16.0
-    dropout: float = 0.0
-
-
-def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
+def add_adapters(model: nn.Module, options: Mapping[str, Any], folder: Path) -> None:
     """Add adapters to every linear layer of a model, freeze the rest, and load the adapters' weights if stored."""
     try:
         import peft
     except ImportError:
         raise MissingDependencyError("peft", "LoRA adapters", "'retrievalkit[lora]'") from None
-    peft.inject_adapter_in_model(
-        peft.LoraConfig(
-            r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules="all-linear"
-        ),
-        model,
-    )
+    peft.inject_adapter_in_model(peft.LoraConfig(**options, target_modules="all-linear"), model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
         if "lora_" in name:
@@ -45,9 +35,26 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
     own = {name for name in model.state_dict() if "lora_" in name}
     stored = load_file(folder / WEIGHTS)
     if set(stored) != own or any(stored[name].shape != model.state_dict()[name].shape for name in own):
-        msg = f"the adapters in '{folder}' are not of rank {options.rank}. Set encoder.lora_rank to theirs."
+        msg = f"the adapters in '{folder}' are not of rank {options['r']}. Set encoder.lora_rank to theirs."
         raise InputError(msg)
     model.load_state_dict(stored, strict=False)
+
+
+def four_bits(rank: int) -> Any:
+    """Return transformers' option for frozen weights in 4 bits (NF4; QLoRA, Dettmers et al. 2023)."""
+    if not rank:
+        msg = "quantize=4bit freezes the weights, so that only adapters can be trained. Set lora_rank too."
+        raise UnsupportedError(msg)
+    if find_spec("bitsandbytes") is None:
+        raise MissingDependencyError("bitsandbytes", "quantize=4bit", "'retrievalkit[4bit]'")
+    import transformers
+
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
 
 
 def save_adapters(model: nn.Module, folder: Path) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from retrievalkit.models.architectures import (
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
 from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
-from retrievalkit.models.encoders.lora import LowRank, add_adapters, save_adapters
+from retrievalkit.models.encoders.lora import add_adapters, four_bits, save_adapters
 from retrievalkit.models.encoders.narrow_norms import use_narrow_norms
 from retrievalkit.models.pretrained import (
     check_attention,
@@ -76,6 +76,7 @@ class Transformer(Encoder):
             no adapters: all weights are trained.
         lora_alpha: Scale of the adapters' output, divided by lora_rank.
         lora_dropout: Dropout probability in front of the adapters.
+        quantize: Number format of the weights that LoRA freezes; "4bit" is NF4 (QLoRA).
         dropout: Dropout probability in training; None = as in the model's configuration.
         attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its default.
             With flash attention, queries too are encoded in bf16 or fp16.
@@ -108,6 +109,7 @@ class Transformer(Encoder):
         lora_rank: Annotated[int, Field(ge=0, le=_MOST_RANK)] = 0,
         lora_alpha: float = 16.0,
         lora_dropout: float = 0.0,
+        quantize: Literal["4bit"] | None = None,
         dropout: float | None = None,
         attention: str | None = None,
         checkpoint_activations: bool = False,
@@ -127,6 +129,8 @@ class Transformer(Encoder):
         if attention:
             check_attention(attention, self.source)
             self.loading["attn_implementation"] = attention
+        if quantize is not None and not hasattr(self.config, "quantization_config"):  # as a checkpoint's has
+            self.loading["quantization_config"] = four_bits(lora_rank)
         if dropout is not None:
             set_dropout(self.config, dropout)
         self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
@@ -149,7 +153,7 @@ class Transformer(Encoder):
             raise UnsupportedError(msg)
         self.end = [self.tokenizer.eos_token_id] if end_token else []
         self.new_vocabulary_head, self.new_head_bias = new_vocabulary_head, new_head_bias
-        self.lora = LowRank(lora_rank, lora_alpha, lora_dropout)
+        self.lora = {"r": lora_rank, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout} if lora_rank else {}
         self.checkpoint_activations = checkpoint_activations
         self.model: Any = None
 
@@ -201,7 +205,7 @@ class Transformer(Encoder):
     def _load_model(self, needs: Needs) -> Any:
         """Load the model, with its adapters and the faster layers."""
         model = self._load_weights(needs)
-        if self.lora.rank:
+        if self.lora:
             add_adapters(model, self.lora, Path(self.source))
         if self.checkpoint_activations:
             # Earlier releases of transformers have only the second name.
@@ -219,7 +223,7 @@ class Transformer(Encoder):
     def _load_weights(self, needs: Needs) -> Any:
         kind = model_class(self.config, vocabulary_head=needs.vocabulary_head)
         # Weights that are not trained take half of the memory of a GPU.
-        dtype = torch.bfloat16 if self.lora.rank and torch.cuda.is_available() else torch.float32
+        dtype = torch.bfloat16 if self.lora and torch.cuda.is_available() else torch.float32
         options = {"config": self.config, "dtype": dtype, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
         # A method's checkpoint may contain the model as a part, whose names have a prefix.
@@ -391,7 +395,9 @@ class Transformer(Encoder):
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder (weights as safetensors), with adapters and extra tokens if there are any."""
         model: Any = self.model
-        state = save_adapters(model, folder) if self.lora.rank else None
+        state = save_adapters(model, folder) if self.lora else None
+        if self.lora:
+            model.hf_quantizer = None  # would write weights by other names
         save_pretrained(model, self.tokenizer, folder, state_dict=state)
         self.extra.save(folder)
 

@@ -9,7 +9,7 @@ import transformers
 
 from retrievalkit import registry
 from retrievalkit.contracts import Needs
-from retrievalkit.errors import InputError
+from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.train import train
@@ -104,3 +104,30 @@ def test_training_moves_the_adapters_of_a_decoder_alone(tmp_path, tiny_collectio
     assert all(torch.equal(kept[name], names[name]) for name in names)
     moved = loaded.encode(TEXTS, "document", precision="fp32").vectors
     assert not torch.allclose(moved, plain.encode(TEXTS, "document", precision="fp32").vectors, atol=1e-3)
+
+
+def test_weights_in_four_bits_are_loaded_trained_beside_and_saved(tmp_path, tiny_collection):
+    pytest.importorskip("bitsandbytes")
+    model, output = testing.tiny_model(tmp_path / "model", architecture="llama", width=64), tmp_path / "checkpoint"
+    options = {"lora_rank": 4, "quantize": "4bit"}
+    how = {"epochs": 1, "limit": 16, "batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "held_out": 0.0}
+    data = {"corpus": tiny_collection.corpus, "output": output}
+    train(model, tiny_collection.folder, pooler="last", encoder_options=options, **data, **how)
+    untrained = Retriever.create(model, pooler="last", encoder_options=options).eval()
+    loaded = Retriever.load(output, device="cpu")
+    for retriever in (untrained, loaded):
+        kinds = {
+            ("lora_" in name, one.dtype) for name, one in retriever.tower("query").named_parameters() if one.dim() > 1
+        }
+        assert {(False, torch.uint8), (True, torch.float32)} <= kinds
+    full, before, after = (
+        one.encode(TEXTS, "document").vectors
+        for one in (Retriever.create(model, pooler="last").eval(), untrained, loaded)
+    )
+    assert 0.9 < torch.nn.functional.cosine_similarity(full.flatten(), before.flatten(), dim=0) < 1
+    assert not torch.allclose(after, before, atol=1e-3)
+
+
+def test_weights_in_four_bits_need_adapters(model):
+    with pytest.raises(UnsupportedError, match="Set lora_rank too"):
+        prepared(model, quantize="4bit")

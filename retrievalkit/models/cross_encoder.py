@@ -50,7 +50,12 @@ Pair = tuple[np.ndarray, int]
 
 
 class CrossEncoder(nn.Module, Reranker):
-    """Cross-encoder: scores pairs of a query and a passage. Constructed by `create` (for training) or `load`.
+    """Cross-encoder (monoBERT, Nogueira and Cho 2019): scores pairs of a query and a passage.
+
+    Constructed by `create` (for training) or `load`.
+
+        rkit rerank train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output RERANKER
+        rkit rerank apply RERANKER --run RUN --queries QUERIES --corpus CORPUS --output RERANKED
 
     Args:
         model: A model for sequence classification.
@@ -110,7 +115,7 @@ class CrossEncoder(nn.Module, Reranker):
         Args:
             source: Name or folder.
             max_length: Maximum tokens per pair, for a cross-encoder not trained here; None = 512, or its limit.
-            device: The device; None = the GPU if there is one, else the CPU.
+            device: The device; None = the GPU if available, else the CPU.
         """
         check_source(str(source))
         if storage.kind_of(source) == KIND and max_length is not None:

@@ -198,13 +198,17 @@ class RetrieverTraining(Training):
         size = options.batch_size
         assert size is not None
         if size < _SMALL_BATCH and not any(draw.negatives for draw in first_draws(self.samples)):
-            problem = f"Without hard negatives, a batch of {size} has {counted(size - 1, 'negatives')} per query"
-            remedy = "Raise --batch-size (--micro-batch-size bounds memory), or mine negatives: rkit mine-negatives"
-            notices.note(f"{problem}. {remedy}")
+            notices.note(
+                f"Without hard negatives, a batch of {size} contrasts each positive with "
+                f"{counted(size - 1, 'passages')}. Raise --batch-size (--micro-batch-size bounds memory), or mine "
+                "negatives: rkit mine-negatives"
+            )
         losses = options_by_loss(options.loss or pooler.default_loss, options.loss_options, cosine=pooler.cosine)
         if pooler.cosine and any(own.get("temperature") == 1 for own in losses.values()):
-            problem = "The temperature is 1, at which the small differences between cosines train little"
-            notices.note(f"{problem}. Leave loss.temperature out: its default is 0.05 for cosines.")
+            notices.note(
+                "The temperature is 1, and scores are cosines, from whose small differences little is learnt then. "
+                "Leave loss.temperature out: it is 0.05 for cosines."
+            )
 
     def shard(self) -> None:
         """Shard the weights of retriever and loss."""

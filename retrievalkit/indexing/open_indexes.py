@@ -88,7 +88,8 @@ class OpenIndex:
         """The ids and scores of each query's top-k texts, optionally among allowed texts."""
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
-        asked = queries.encoded_for(self)
+        vector = queries.vector_for(self) if allowed is None else None
+        asked = queries.encoded_for(self) if vector is None else vector
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)
         found = search(asked, k)
         sizes = [[len(one) for one in part] for part in found] if isinstance(found, tuple) and len(found) == 2 else []

@@ -12,7 +12,7 @@ marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
 # What nothing but a command of its own needs, with many dependencies: not for the quickstart.
 LARGE := $(filter %-serve %-ray %-sync,$(PLUGINS))
 
-.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist release bench bench-gpu gpu-bundle prove-gpu clean
+.PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist sbom release bench bench-gpu gpu-bundle prove-gpu clean
 
 quickstart: install
 	$(BIN)/rkit quickstart --output quickstart
@@ -76,7 +76,11 @@ dist: $(VENV)/installed-release
 	build/wheels/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build && wheels/bin/rkit --version && wheels/bin/rkit plugins list && wheels/bin/rkit doctor
 
-# All that a release needs, short of publishing it: twine upload dist/*
+# The packages of the environment that `make dist` tries the wheels in, as a CycloneDX bill of materials.
+sbom: dist
+	$(BIN)/cyclonedx-py environment build/wheels/bin/python --output-file build/sbom.json
+
+# Everything before publishing, which .github/workflows/release.yml does when a tag is pushed.
 release: test docs dist
 
 install: $(VENV)/installed

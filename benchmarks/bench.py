@@ -1,9 +1,9 @@
-"""Ours against what people would use instead: every case a pair in one run, outputs compared before a time counts.
+"""Times each case against the library that people would use instead, after comparing the outputs of both.
 
     python benchmarks/bench.py [--only encode,train] [--rounds 5]
 
-Each side is a process of its own, with its own environment. Both prepare and warm up; then they take turns, so that the
-drift of the machine meets both, and the ratio is taken round by round. Writes results/CASE.json and RESULTS.md.
+Each side is a process with its own environment. Both prepare and warm up; then they alternate, so that the machine's
+drift affects both, and the ratio is computed per round. Writes results/CASE.json and RESULTS.md.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ import data
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
-_FOLDERS = {"On the processor": RESULTS, "On CUDA": RESULTS / "cuda"}
+_FOLDERS = {"On a CPU": RESULTS, "On CUDA": RESULTS / "cuda"}
 BUILD = ROOT / "build" / "bench"
 
 
 class Worker:
-    """A side in its process.
+    """The process of a side.
 
     Args:
         python: The interpreter of its environment.
-        script: ours.py or one of peers/.
-        log: Where what it prints goes.
+        script: A script in ours/ or peers/.
+        log: File for its output.
     """
 
     def __init__(self, python: Path | str, script: Path, log: Path) -> None:
@@ -60,14 +60,14 @@ class Worker:
             )
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """The answer to a request.
+        """Send a request, and return the answer.
 
         Raises:
             RuntimeError: The worker failed.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended, and its log says why
+        with contextlib.suppress(BrokenPipeError):  # the process ended, and its log has the reason
             print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
         answer = json.loads(self.process.stdout.readline() or "{}")
         if not answer or "error" in answer:
@@ -82,16 +82,16 @@ class Worker:
 
 
 class Pair:
-    """The sides of a case, prepared and warm, with outputs that were found equal.
+    """The sides of a case, prepared and warm, with equal outputs.
 
     Raises:
         RuntimeError: A side failed, or the outputs differ.
     """
 
-    def __init__(self, case: Case, folder: Path, given: Mapping[str, Any], venvs: Path) -> None:
+    def __init__(self, case: Case, folder: Path, sizes: Mapping[str, Any], venvs: Path) -> None:
         self.case = case
         known = {*case.options, *case.grows}
-        self.options = {**case.options, **{name: size for name, size in given.items() if name in known}}
+        self.options = {**case.options, **{name: size for name, size in sizes.items() if name in known}}
         script = HERE / "ours" / f"{case.ours[0]}.py"
         self.sides: dict[str, Worker] = {"ours": Worker(sys.executable, script, folder / "ours.log")}
         only = {"ours": case.only_ours, "theirs": case.only_theirs}
@@ -120,12 +120,12 @@ class Pair:
         self.agreement = compared(self.case, folder)
 
     def round(self) -> dict[str, dict[str, float]]:
-        """A round of each."""
+        """Run a round of each side."""
         return {name: side.ask("round") for name, side in self.sides.items()}
 
     @property
     def amount(self) -> int:
-        """How much is done in a round."""
+        """The number of units in a round."""
         return math.prod(self.options[name] for name in self.case.amount.split("*") if name)
 
     def end(self) -> None:
@@ -135,10 +135,10 @@ class Pair:
 
 
 def compared(case: Case, folder: Path) -> dict[str, float | None]:
-    """The similarity of the outputs by the case's check, and its limit.
+    """Return the agreement of the outputs by the case's check, and its limit.
 
     Raises:
-        RuntimeError: Not alike enough.
+        RuntimeError: The outputs differ by more than the limit.
     """
     limit = case.tolerance
     if case.check == "none" or not case.peer:
@@ -146,22 +146,22 @@ def compared(case: Case, folder: Path) -> dict[str, float | None]:
     ours, theirs = (_read(folder / side / "output") for side in ("ours", "theirs"))
     if case.check == "cosine":
         norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-        found = float(((ours * theirs).sum(axis=1) / norms).min())
+        agreement = float(((ours * theirs).sum(axis=1) / norms).min())
     elif case.check == "hits":
         assert len(ours) == len(theirs), (len(ours), len(theirs))
         pairs = zip(ours, theirs, strict=True)
-        found = float(np.mean([len({*one} & {*two}) / max(len(two), 1) for one, two in pairs]))
+        agreement = float(np.mean([len({*mine} & {*peer}) / max(len(peer), 1) for mine, peer in pairs]))
     elif case.check == "best":
-        found, limit = ours["best"], theirs["best"] - case.tolerance
+        agreement, limit = ours["best"], theirs["best"] - case.tolerance
     elif isinstance(theirs, np.ndarray):
-        found = float(np.abs(ours - theirs).max())
+        agreement = float(np.abs(ours - theirs).max())
     else:
-        found = max(abs(ours[name] - theirs[name]) for name in theirs)
-    if found > limit if case.check == "difference" else found < limit:
-        msg = f"{case.name}: the outputs differ: {case.check} is {found:.6f}, and {limit:.6f} is the limit"
+        agreement = max(abs(ours[name] - theirs[name]) for name in theirs)
+    if agreement > limit if case.check == "difference" else agreement < limit:
+        msg = f"{case.name}: the outputs differ: {case.check} is {agreement:.6f}, the limit is {limit:.6f}"
         raise RuntimeError(msg)
     both = {"theirs": round(theirs["best"], 6)} if case.check == "best" else {}
-    return {"found": round(found, 6), "limit": round(limit, 6), **both}
+    return {"found": round(agreement, 6), "limit": round(limit, 6), **both}
 
 
 def _read(output: Path) -> Any:
@@ -169,17 +169,17 @@ def _read(output: Path) -> Any:
     return np.load(array) if array.exists() else json.loads(output.with_suffix(".json").read_text())
 
 
-def measure(case: Case, rounds: int, given: Mapping[str, Any], venvs: Path, where: str | None) -> dict[str, Any]:
+def measure(case: Case, rounds: int, sizes: Mapping[str, Any], venvs: Path, where: str | None) -> dict[str, Any]:
     """Time a case; the ratio is the peer's seconds over ours."""
     with tempfile.TemporaryDirectory(dir=where) as folder:
-        pair = Pair(case, Path(folder), given, venvs)
+        pair = Pair(case, Path(folder), sizes, venvs)
         try:
-            taken = [pair.round() for _ in range(rounds)]
+            turns = [pair.round() for _ in range(rounds)]
         finally:
             pair.end()
-    seconds = {name: [one[name]["seconds"] for one in taken] for name in pair.sides}
-    middle = {name: statistics.median(some) for name, some in seconds.items()}
-    found: dict[str, Any] = {
+    seconds = {name: [turn[name]["seconds"] for turn in turns] for name in pair.sides}
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    result: dict[str, Any] = {
         "case": case.name,
         "what": case.what,
         "peer": case.peer,
@@ -187,33 +187,33 @@ def measure(case: Case, rounds: int, given: Mapping[str, Any], venvs: Path, wher
         **({"precision": "fp32"} if case.only_ours.get("precision") == "fp32" else {}),
         "unit": f"{case.unit}/s",
         "amount": pair.amount,
-        "rates": {name: float(f"{pair.amount / some:.4g}") for name, some in middle.items()},
-        "seconds": {name: [float(f"{one:.4g}") for one in some] for name, some in seconds.items()},
-        "peak MB": {name: max(one[name]["peak MB"] for one in taken) for name in pair.sides},
+        "rates": {name: float(f"{pair.amount / value:.4g}") for name, value in middle.items()},
+        "seconds": {name: [float(f"{value:.4g}") for value in values] for name, values in seconds.items()},
+        "peak MB": {name: max(turn[name]["peak MB"] for turn in turns) for name in pair.sides},
         "target": case.target,
         "check": {"what": case.check, **pair.agreement},
         "settings": {"why": case.settings, "chosen": pair.prepared["theirs"]["settings"] if case.peer else {}},
-        "versions": {name: one["versions"] for name, one in pair.prepared.items()},
+        "versions": {name: side["versions"] for name, side in pair.prepared.items()},
     }
     if flops := pair.prepared["ours"]["flops"]:
-        found["10^9 operations/s"] = {name: round(flops / some / 1e9, 1) for name, some in middle.items()}
+        result["10^9 operations/s"] = {name: round(flops / value / 1e9, 1) for name, value in middle.items()}
     if case.peer:
         ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["theirs"], strict=True)]
-        found["ratio"] = spread(ratios)
-        found["reached"] = found["ratio"]["median"] >= case.target
+        result["ratio"] = spread(ratios)
+        result["reached"] = result["ratio"]["median"] >= case.target
     else:
-        found["ratio"] = spread(seconds["ours"])
-        found["reached"] = found["ratio"]["median"] <= case.target
-    return found
+        result["ratio"] = spread(seconds["ours"])
+        result["reached"] = result["ratio"]["median"] <= case.target
+    return result
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Least, median and most."""
+    """Return minimum, median and maximum."""
     return {name: round(of(values), 3) for name, of in (("min", min), ("median", statistics.median), ("max", max))}
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, the format that "auto" means and the rates of matrix products, measured now."""
+    """Return the processor, its cores, the format of "auto", and the current rates of matrix products."""
     from retrievalkit.models.precision import auto_precision, default_device
 
     device = default_device()
@@ -245,7 +245,7 @@ def _cpuinfo() -> list[str]:
 
 
 def commit() -> str:
-    """The commit, and "-dirty" where something but results was changed since."""
+    """Return the commit, with "-dirty" if anything except results has changed since."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout
@@ -256,14 +256,14 @@ def commit() -> str:
 
 
 def torch_cuda() -> Any:
-    """torch.cuda, imported only where it is asked."""
+    """Import and return torch.cuda."""
     import torch
 
     return torch.cuda
 
 
 def page() -> str:
-    """All results, as Markdown."""
+    """Return all results as Markdown."""
     parts = ["# Results", "Written by bench.py; each row's commit, date, machine and versions are in its JSON file."]
     parts += [f"## {title}\n\n{table(folder)}" for title, folder in _FOLDERS.items()]
     return "\n\n".join(parts) + "\n"
@@ -271,76 +271,74 @@ def page() -> str:
 
 def table(folder: Path) -> str:
     """The results in a folder as a table."""
-    head = ["case", "what", "peer", "settings of the peer", "ours", "theirs", "ratio (min to max)", "target", "reached"]
-    head += ["alike", "10^9/s", "peak MB"]
-    lines = [head, ["---"] * len(head)]
-    order = {case.name: row for row, case in enumerate(CASES)}
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    for one in sorted((one for one in found if one.get("case") in order), key=lambda one: order[one["case"]]):
-        lines.append(_row(one))
+    head = "case | task | peer | settings of the peer | ours | peer's rate | ratio (min to max) | target | met | "
+    head += "agreement of outputs | 10^9 operations/s (share of the machine's) | peak MB, ours / peer"
+    paths = [(case, folder / f"{case.name}.json") for case in CASES]
+    rows = [_row(case, json.loads(path.read_text())) for case, path in paths if path.exists()]
+    lines = [head.split(" | "), ["---"] * len(head.split(" | ")), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
-def _row(one: Mapping[str, Any]) -> list[str]:
-    rates, ratio, peak = one["rates"], one["ratio"], one["peak MB"]
-    mark = "" if one["peer"] else " s"
+def _row(case: Case, result: Mapping[str, Any]) -> list[str]:
+    rates, ratio, peak = result["rates"], result["ratio"], result["peak MB"]
+    mark = "" if result["peer"] else " s"
     return [
-        one["case"],
-        one["what"],
-        one["peer"] or "none",
-        _settings(**one["settings"]),
-        f"{rates['ours']:,} {one['unit']}",
+        case.name,
+        case.what,
+        case.peer or "none",
+        _settings(case.settings, result["settings"]["chosen"]),
+        f"{rates['ours']:,} {result['unit']}",
         f"{rates['theirs']:,}" if "theirs" in rates else "",
         f"**{ratio['median']:.2f}**{mark} ({ratio['min']:.2f} to {ratio['max']:.2f})",
-        f"{one['target']}{mark}",
-        "yes" if one["reached"] else "no",
-        _alike(**one["check"]),
-        _share(one),
-        " / ".join(f"{some:,.0f}" for some in peak.values()),
+        f"{result['target']}{mark}",
+        "yes" if result["reached"] else "no",
+        _agreement(**result["check"]),
+        _share(result),
+        " / ".join(f"{value:,.0f}" for value in peak.values()),
     ]
 
 
 def _settings(why: str, chosen: Mapping[str, Any]) -> str:
-    """Why the peer's settings are its best, and those that were chosen on the machine of the row."""
+    """The peer's settings with their reasons, and the settings selected on the machine of the row."""
     return "; ".join(part for part in (why, ", ".join(f"{name} {value}" for name, value in chosen.items())) if part)
 
 
-def _alike(what: str, found: float | None, limit: float, theirs: float | None = None) -> str:
+def _agreement(what: str, found: float | None, limit: float, theirs: float | None = None) -> str:
     if found is None:
         return ""
-    return f"{what} {found:.6g}" + ("" if theirs is None else f", theirs {theirs:.6g}")
+    return f"{what} {found:.6g}" + ("" if theirs is None else f", peer {theirs:.6g}")
 
 
-def _share(one: Mapping[str, Any]) -> str:
-    """Our rate of operations, and its share of the machine's in the format of the case."""
-    if "10^9 operations/s" not in one:
+def _share(result: Mapping[str, Any]) -> str:
+    """Our rate of operations, and its share of the machine's rate in the format of the case."""
+    if "10^9 operations/s" not in result:
         return ""
-    done, about = one["10^9 operations/s"]["ours"], one["machine"]
-    return f"{done:,.0f} ({done / about['matrix 10^9/s'][one.get('precision', about['precision auto'])]:.0%})"
+    done, about = result["10^9 operations/s"]["ours"], result["machine"]
+    return f"{done:,.0f} ({done / about['matrix 10^9/s'][result.get('precision', about['precision auto'])]:.0%})"
 
 
 def main() -> None:
-    """Run what was asked for, and write results."""
+    """Measure the cases, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="names of cases, between commas")
+    parser.add_argument("--only", default="", help="comma-separated names of cases")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--venvs", type=Path, default=ROOT, help="where .venv-bench and .venv-bench-late are")
-    parser.add_argument("--folder", help="where temporary folders are made")
+    parser.add_argument("--venvs", type=Path, default=ROOT, help="folder of the peers' environments")
+    parser.add_argument("--folder", help="parent of temporary folders")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=NUMBER", help="other sizes")
-    parser.add_argument("--gpu", action="store_true", help="on CUDA; where there is none, nothing is measured")
-    parser.add_argument("--dry", action="store_true", help="print, and write no result")
-    given = parser.parse_args()
-    wanted = [name for name in given.only.split(",") if name] or [case.name for case in CASES]
+    parser.add_argument("--gpu", action="store_true", help="measure on CUDA; without a GPU, measure nothing")
+    parser.add_argument("--dry", action="store_true", help="print results without writing them")
+    options = parser.parse_args()
+    wanted = [name for name in options.only.split(",") if name] or [case.name for case in CASES]
     if unknown := set(wanted) - {case.name for case in CASES}:
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(case.name for case in CASES)}")
-    results = RESULTS / "cuda" if given.gpu else RESULTS
-    if not given.gpu:
+        parser.error(f"unknown cases: {', '.join(sorted(unknown))}. Known: {', '.join(case.name for case in CASES)}")
+    results = RESULTS / "cuda" if options.gpu else RESULTS
+    if not options.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch_cuda().is_available():
-        print("there is no CUDA device here: nothing was measured")
+        print("no CUDA device: nothing was measured")
         return
-    sizes = {name: int(number) for name, _, number in (one.partition("=") for one in given.set)}
-    source = data.write(BUILD / "data", given.venvs)
+    sizes = {name: int(number) for name, _, number in (setting.partition("=") for setting in options.set)}
+    source = data.write(BUILD / "data", options.venvs)
     about = {"machine": machine(), "commit": commit(), "data": source}
     print(json.dumps(about["machine"]), flush=True)
     failed = []
@@ -348,16 +346,16 @@ def main() -> None:
         if case.name not in wanted:
             continue
         try:
-            found = measure(case, given.rounds, sizes, given.venvs, given.folder)
+            result = measure(case, options.rounds, sizes, options.venvs, options.folder)
         except RuntimeError as error:
             print(f"{case.name} FAILED: {error}", file=sys.stderr, flush=True)
             failed.append(case.name)
             continue
-        found |= {"date": time.strftime("%Y-%m-%d %H:%M"), **about}
-        print("| " + " | ".join(_row(found)) + " |", flush=True)
-        if not given.dry:
+        result |= {"date": time.strftime("%Y-%m-%d %H:%M"), **about}
+        print("| " + " | ".join(_row(case, result)) + " |", flush=True)
+        if not options.dry:
             results.mkdir(exist_ok=True, parents=True)
-            (results / f"{case.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+            (results / f"{case.name}.json").write_text(json.dumps(result, indent=1) + "\n")
             (HERE / "RESULTS.md").write_text(page())
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 

@@ -1,4 +1,4 @@
-"""The cases: what is timed against what, when outputs count as equal, and the ratio to reach."""
+"""The cases: the two sides, the comparison of their outputs, and the target ratio."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ Check = Literal["cosine", "hits", "difference", "best", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A pair, or ours alone.
+    """A pair of sides, or only ours.
 
     Attributes:
-        name: In ONLY= and of the file of results.
-        what: Said to people.
+        name: Name in ONLY= and of the results file.
+        what: Description for the table.
         ours: Script in ours/ and its function.
-        peer: Who the peer is, said to people; "" = there is none, and the target is a time.
+        peer: Description of the peer; "" = none, and the target is a time.
         theirs: Script in peers/ and its function.
-        settings: The peer's settings, and why they are its fastest; the table adds those that it chose on the machine.
-        unit: What is counted.
-        amount: The options whose product is how many are done in a round, "" = one.
-        target: The ratio to reach; without a peer the seconds.
-        options: Given to both sides.
-        only_ours: Given to our side alone.
-        only_theirs: Given to the peer alone.
-        check: How outputs are compared: the smallest cosine, the share of the same hits, the largest difference of
-            values, or "best": the share of the ten best hits that each side has in common with an exact search.
-        tolerance: The least cosine or share, the largest difference; of "best", by how much ours may be below theirs.
+        settings: The peer's settings, and why they are its fastest; the table adds those selected on the machine.
+        unit: Unit of the rates.
+        amount: The options whose product is the number of units per round; "" = 1.
+        target: Target ratio; without a peer, seconds.
+        options: Options of both sides.
+        only_ours: Options of our side.
+        only_theirs: Options of the peer.
+        check: Comparison of outputs: the smallest cosine, the overlap of hits, the largest difference of values, or
+            "best": the overlap of each side's ten best hits with an exact search.
+        tolerance: Minimum cosine or overlap, maximum difference; for "best", how far ours may be below the peer's.
         venv: The peer's environment.
         small: Options of a pair that takes seconds, for the guard.
-        guarded: Whether the guard tries it.
-        grows: Option -> its values, for the figure of growth.
+        guarded: True if the guard measures it.
+        grows: Values of options, for the curves.
     """
 
     name: str
@@ -68,7 +68,7 @@ _NEAR = {
     "unit": "queries",
     "amount": "queries",
     "options": {"texts": 100_000, "queries": 1000, "k": 10, "dim": 384, "latent": 32},
-    "only_ours": {"factory": "HNSW32", "parameter": "efSearch"},
+    "only_ours": {"factory": "IVF1024,PQ96x4fs,RFlat", "parameter": "k_factor_rf=10,nprobe"},
     "check": "best",
     "tolerance": 0.01,
 }
@@ -81,11 +81,11 @@ _EXACT = {
     "tolerance": 0.999,
 }
 _LATE, _OPENVINO = ".venv-bench-late", ".venv-bench-openvino"
-_BATCH = "fastest batch size of 8 to 64, tried on the same texts"
-_BF16 = "bf16 where the hardware multiplies in it, else fp32 (emulated bf16 is slower)"
-_LATENCY = "LATENCY hint, as it runs one batch at a time"
-_STATIC = f"static int8, calibrated on the same texts by its own export; {_LATENCY}"
-_DYNAMIC = "dynamic int8 by its own export, for the best instructions of the processor"
+_BATCH = "fastest batch size of 8 to 64 on the same texts"
+_BF16 = "bf16 if the hardware multiplies bf16, else fp32 (emulated bf16 is slower)"
+_LATENCY = "LATENCY hint, because it runs one batch at a time"
+_STATIC = f"static int8, calibrated on the same texts by its export; {_LATENCY}"
+_DYNAMIC = "dynamic int8 by its export, for the processor's best instructions"
 _INT8 = {"backend": "openvino", "precision": "int8"}
 
 CASES = (
@@ -104,7 +104,7 @@ CASES = (
     ),
     Case(
         name="encode_openvino",
-        what="the same",
+        what="encode passages of mixed length",
         peer="sentence-transformers, OpenVINO",
         theirs=("sentence", "encode"),
         settings=f"{_BF16}; {_LATENCY}; {_BATCH}",
@@ -118,7 +118,7 @@ CASES = (
     *(
         Case(
             name=name,
-            what="the same in int8",
+            what="encode passages in int8",
             ours=("models", "encode"),
             peer=peer,
             theirs=("sentence", function),
@@ -145,17 +145,17 @@ CASES = (
                 "fastembed, ONNX int8",
                 "fastembed",
                 {},
-                "the ONNX int8 model that sentence-transformers exports; texts sorted by length, as it pads each batch",
+                "the ONNX int8 model that sentence-transformers exports; texts sorted by length",
             ),
         )
     ),
     Case(
         name="encode_command",
-        what="`rkit encode` of 500 passages, start-up included, files written",
+        what="`rkit encode` of 500 passages, including start-up and writing",
         ours=("models", "encode_command"),
         peer="a script of sentence-transformers, OpenVINO",
         theirs=("sentence", "encode_command"),
-        settings=f"model exported before; {_BF16}; {_LATENCY}; {_BATCH}",
+        settings=f"model exported beforehand; {_BF16}; {_LATENCY}; {_BATCH}",
         target=3,
         options={"count": 500},
         only_theirs={"backend": "openvino"},
@@ -169,7 +169,7 @@ CASES = (
         ours=("models", "query"),
         peer="sentence-transformers, OpenVINO",
         theirs=("sentence", "query"),
-        settings="LATENCY hint: all cores work on the one query",
+        settings="LATENCY hint: all cores compute a query",
         unit="queries",
         target=1.3,
         options={"count": 100},
@@ -182,11 +182,11 @@ CASES = (
     ),
     Case(
         name="query_int8",
-        what="the same in int8",
+        what="encode a query in int8, median latency",
         ours=("models", "query"),
         peer="sentence-transformers, OpenVINO int8",
         theirs=("sentence", "query"),
-        settings="static int8, calibrated on the same queries by its own export; LATENCY hint",
+        settings="static int8, calibrated on the same queries by its export; LATENCY hint",
         unit="queries",
         target=1,
         options={"count": 100},
@@ -211,10 +211,10 @@ CASES = (
     ),
     Case(
         name="train",
-        what="train with a hard negative, batch 64, length to 256",
+        what="train with a hard negative, batch 64, up to 256 tokens",
         peer="SentenceTransformerTrainer, MultipleNegativesRankingLoss",
         theirs=("sentence", "train"),
-        settings=f"{_BF16}; memory for the whole batch at once",
+        settings=f"{_BF16}; without gradient caching",
         target=5,
         options={"batch": 64, "steps": 1, "length": 256},
         tolerance=0.02,
@@ -225,10 +225,10 @@ CASES = (
     ),
     Case(
         name="train_cached",
-        what="train, batch 256 in bounded memory, length to 128",
-        peer="the same trainer, CachedMultipleNegativesRankingLoss",
+        what="train with gradient caching, batch 256, up to 128 tokens",
+        peer="SentenceTransformerTrainer, CachedMultipleNegativesRankingLoss",
         theirs=("sentence", "train"),
-        settings=f"{_BF16}; 32 texts at once, as ours",
+        settings=f"{_BF16}; 32 texts at a time, as ours",
         target=4,
         options={"batch": 256, "steps": 1, "length": 128, "negatives": 0, "micro": 32},
         tolerance=0.02,
@@ -236,10 +236,10 @@ CASES = (
     ),
     Case(
         name="train_tevatron",
-        what="train with a hard negative, batch 64, length to 256",
+        what="train with a hard negative, batch 64, up to 256 tokens",
         peer="Tevatron's loop as published",
         theirs=("plain", "tevatron"),
-        settings=f"{_BF16}; padded to multiples of 16, as its repository does",
+        settings=f"{_BF16}; padded to multiples of 16, as in its repository",
         target=1,
         options={"batch": 64, "steps": 1, "length": 256},
         tolerance=0.02,
@@ -277,7 +277,7 @@ CASES = (
         ours=("search", "late"),
         peer="PyLate with PLAID",
         theirs=("late", "search"),
-        settings="PLAID at its defaults; less effort was not tried",
+        settings="PLAID with its defaults",
         unit="queries",
         amount="queries",
         target=2,
@@ -293,7 +293,7 @@ CASES = (
         ours=("models", "splade_encode"),
         peer="sentence-transformers SparseEncoder",
         theirs=("sentence", "splade_encode"),
-        settings=f"torch, as OpenVINO was slower in a trial; {_BF16}; {_BATCH}",
+        settings=f"torch (OpenVINO was slower in a trial); {_BF16}; {_BATCH}",
         target=2,
         options={"count": 512},
         check="cosine",
@@ -329,7 +329,7 @@ CASES = (
     ),
     Case(
         name="rerank_int8",
-        what="the same in int8",
+        what="re-rank pairs in int8",
         ours=("models", "rerank"),
         peer="CrossEncoder, OpenVINO int8",
         theirs=("sentence", "rerank"),
@@ -344,9 +344,9 @@ CASES = (
     ),
     Case(
         name="pretrain",
-        what="pre-train a step of five terms (CoT-MAE v2), two spans of 128 tokens a text",
+        what="pre-train with five loss terms (CoT-MAE v2), two spans of 128 tokens per text",
         ours=("models", "pretrain"),
-        peer="transformers' Trainer, masked language modelling of as many tokens",
+        peer="transformers' Trainer, masked language modelling on equally many tokens",
         theirs=("plain", "mlm"),
         settings=_BF16,
         amount="batch*steps",
@@ -356,8 +356,8 @@ CASES = (
     Case(
         name="dense_sparse",
         what="exact dense + sparse sum, 200,000 texts x 768, 768 terms",
-        peer="scipy's product, and faiss IndexFlatIP besides, nothing added up",
-        settings="all queries at once for faiss, 100 at once for scipy, whose result must fit into memory",
+        peer="scipy's product and faiss IndexFlatIP, without adding the scores",
+        settings="faiss: all queries in one call; scipy: 100 at a time, because the result must fit into memory",
         target=3,
         options={"texts": 200_000, "queries": 200, "k": 100, "dim": 768, "terms": 768},
         only_ours={"indexer": "dense_sparse"},
@@ -370,7 +370,7 @@ CASES = (
         name="sparse",
         what="exact sparse, 100,000 texts, 120 terms",
         peer="scipy's product and top-k",
-        settings="100 queries at once, whose result must fit into memory",
+        settings="100 queries at a time, because the result must fit into memory",
         target=2,
         options={"texts": 100_000, "queries": 500, "k": 100, "terms": 120},
         only_ours={"indexer": "sparse"},
@@ -380,7 +380,7 @@ CASES = (
         name="dense",
         what="exact dense, 300,000 texts x 384",
         peer="faiss IndexFlatIP",
-        settings="all queries at once, on all cores: a product of matrices",
+        settings="all queries in one call on all cores: a matrix product",
         target=0.83,
         options={"texts": 300_000, "queries": 1000, "k": 100, "dim": 384},
         only_ours={"indexer": "flat"},
@@ -390,7 +390,7 @@ CASES = (
         name="dense_many",
         what="exact dense, 50,000 texts of 8 vectors x 384, from disk",
         peer="faiss IndexFlatIP",
-        settings="all queries at once, on all cores; vectors in memory",
+        settings="all queries in one call on all cores; vectors in memory",
         target=1.2,
         options={"texts": 50_000, "queries": 200, "k": 100, "dim": 384, "vectors": 8},
         only_ours={"indexer": "flat"},
@@ -400,14 +400,14 @@ CASES = (
         name="near_faiss",
         peer="faiss",
         theirs=("exact", "near_faiss"),
-        settings="fastest of HNSW, HNSW SQ8, IVF and IVF PQ with re-ranking, each at the least effort for the recall",
+        settings="fastest of HNSW, HNSW SQ8, IVF and re-ranked IVF PQ, each with the smallest effort for the recall",
         **_NEAR,
     ),
     Case(
         name="near_usearch",
         peer="usearch",
         theirs=("exact", "near_usearch"),
-        settings="fastest of f32, bf16 and i8, each at the least effort for the recall",
+        settings="fastest of f32, bf16 and i8, each with the smallest effort for the recall",
         **_NEAR,
     ),
     Case(
@@ -416,7 +416,7 @@ CASES = (
         ours=("search", "bm25_index"),
         peer="pyserini.index.lucene",
         theirs=("lucene", "index"),
-        settings="a thread a core",
+        settings="a thread per core",
         target=1.2,
         options={"count": 20_000},
         check="difference",
@@ -439,18 +439,18 @@ CASES = (
         ours=("search", "bm25_index"),
         peer="tantivy",
         theirs=("exact", "tantivy_index"),
-        settings="a thread a core; texts are not stored, positions neither",
+        settings="a thread per core; neither texts nor positions are stored",
         target=1.2,
         options={"count": 20_000},
         check="difference",
     ),
     Case(
         name="bm25_search",
-        what="BM25: 5,000 queries of 20,000 passages, 100 hits each, run written",
+        what="BM25: 5,000 queries over 20,000 passages, 100 hits each, run written",
         ours=("search", "bm25_search"),
         peer="pyserini.search.lucene",
         theirs=("lucene", "search"),
-        settings="a thread a core, batches of 64 queries a thread",
+        settings="a thread per core, batches of 64 queries per thread",
         unit="queries",
         amount="queries",
         target=2,
@@ -463,7 +463,7 @@ CASES = (
     ),
     Case(
         name="bm25_search_bm25s",
-        what="the same from an open index; another analysis of words",
+        what="BM25: 5,000 queries over 20,000 passages, 100 hits each, from an open index; different text analysis",
         ours=("search", "bm25_open"),
         peer="bm25s",
         theirs=("exact", "bm25s_search"),
@@ -475,11 +475,11 @@ CASES = (
     ),
     Case(
         name="bm25_search_tantivy",
-        what="the same from an open index; another analysis of words",
+        what="BM25: 5,000 queries over 20,000 passages, 100 hits each, from an open index; different text analysis",
         ours=("search", "bm25_open"),
         peer="tantivy",
         theirs=("exact", "tantivy_search"),
-        settings="a query a task on all cores; hits by a column",
+        settings="a query per task on all cores; hits from a column",
         unit="queries",
         amount="queries",
         target=2,
@@ -489,9 +489,9 @@ CASES = (
         name="mine",
         what="mine 2,000 questions from BM25 of 20,000 passages, filters on",
         ours=("search", "mine_bm25"),
-        peer="Pyserini's batch_search, hits read and no more",
+        peer="Pyserini's batch_search, only reading hits",
         theirs=("lucene", "batch_search"),
-        settings="one batch, a thread a core",
+        settings="one batch, a thread per core",
         unit="questions",
         amount="questions",
         target=2,
@@ -503,7 +503,7 @@ CASES = (
         ours=("search", "mine_dense"),
         peer="mine_hard_negatives",
         theirs=("sentence", "mine"),
-        settings=f"{_BF16}; all scores from one product of matrices",
+        settings=f"{_BF16}; all scores from one matrix product",
         unit="questions",
         amount="questions",
         target=3,
@@ -540,7 +540,7 @@ CASES = (
     ),
     Case(
         name="evaluate",
-        what="evaluate a run of 2,000 x 1,000, five metrics, from the file",
+        what="evaluate a run of 2,000 queries x 1,000 hits from its file, five metrics",
         ours=("search", "evaluate"),
         peer="pytrec_eval",
         theirs=("exact", "pytrec_eval"),
@@ -554,11 +554,11 @@ CASES = (
     ),
     Case(
         name="evaluate_ranx",
-        what="the same",
+        what="evaluate a run of 2,000 queries x 1,000 hits from its file, five metrics",
         ours=("search", "evaluate"),
         peer="ranx",
         theirs=("exact", "ranx"),
-        settings="compiled by numba before, on all cores",
+        settings="compiled by numba beforehand, on all cores",
         unit="results",
         amount="queries*depth",
         target=2,

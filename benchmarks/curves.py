@@ -1,8 +1,8 @@
-"""Time against size, log-log, of both sides of the main cases: results/curves.json and curves.svg.
+"""Time by size, on logarithmic axes, of both sides of the main cases: results/curves.json and curves.svg.
 
     python benchmarks/curves.py [--only encode,train]
 
-The slope of a line says how time grows: 1 in proportion to the size, 2 with its square.
+The slope of a line is the growth of time: 1 = linear, 2 = quadratic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import data
 
 
 def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
-    """Seconds of both at each size, the less of two rounds; the other sizes are the guard's."""
+    """Yield the seconds of both sides at each size, the smaller of two rounds; other sizes are those of the guard."""
     for size in case.grows[option]:
         with tempfile.TemporaryDirectory() as folder:
             pair = Pair(case, Path(folder), {**case.small, option: size}, venvs)
@@ -32,7 +32,7 @@ def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
                 rounds = [pair.round() for _ in range(2)]
             finally:
                 pair.end()
-        seconds = {name: min(one[name]["seconds"] for one in rounds) for name in pair.sides}
+        seconds = {name: min(round_[name]["seconds"] for round_ in rounds) for name in pair.sides}
         print(case.name, option, size, seconds, flush=True)
         yield {"size": size, **seconds}
 
@@ -43,14 +43,14 @@ def slope(points: list[dict[str, float]], side: str) -> float:
     return round(statistics.linear_regression(sizes, seconds).slope, 2)
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
-    """A panel for each case and option."""
+def draw(seconds: dict[str, Any], path: Path) -> None:
+    """Draw a panel for each case and option."""
     from matplotlib.figure import Figure
 
     columns = 3
-    figure = Figure(figsize=(12, 3.2 * -(-len(found) // columns)), layout="constrained")
-    panels = figure.subplots(-(-len(found) // columns), columns, squeeze=False).flatten()
-    for panel, (name, points) in zip(panels, found.items(), strict=False):
+    figure = Figure(figsize=(12, 3.2 * -(-len(seconds) // columns)), layout="constrained")
+    panels = figure.subplots(-(-len(seconds) // columns), columns, squeeze=False).flatten()
+    for panel, (name, points) in zip(panels, seconds.items(), strict=False):
         for side, mark in (("ours", "o-"), ("theirs", "s--")):
             panel.loglog(
                 [point["size"] for point in points],
@@ -63,7 +63,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         panel.minorticks_off()
         panel.set(title=name, xlabel=name.split(": ")[1], ylabel="seconds")
         panel.legend()
-    for panel in panels[len(found) :]:
+    for panel in panels[len(seconds) :]:
         panel.set_axis_off()
     figure.savefig(path)
 
@@ -71,21 +71,21 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     """Measure, write and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="names of cases, between commas")
+    parser.add_argument("--only", default="", help="comma-separated names of cases")
     parser.add_argument("--venvs", type=Path, default=ROOT)
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    data.write(BUILD / "data", given.venvs)
+    data.write(BUILD / "data", options.venvs)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "curves.json"
-    found = json.loads(path.read_text())["seconds"] if path.exists() else {}
+    seconds = json.loads(path.read_text())["seconds"] if path.exists() else {}
     for case in CASES:
-        if case.name in given.only.split(",") or not given.only:
-            found |= {f"{case.name}: {option}": list(points(case, option, given.venvs)) for option in case.grows}
-    slopes = {name: {side: slope(some, side) for side in ("ours", "theirs")} for name, some in found.items()}
+        if case.name in options.only.split(",") or not options.only:
+            seconds |= {f"{case.name}: {option}": list(points(case, option, options.venvs)) for option in case.grows}
+    slopes = {name: {side: slope(points_, side) for side in ("ours", "theirs")} for name, points_ in seconds.items()}
     about = {"machine": machine(), "commit": commit()}
-    path.write_text(json.dumps({"seconds": found, "slopes": slopes, **about}, indent=1) + "\n")
-    draw(found, RESULTS / "curves.svg")
+    path.write_text(json.dumps({"seconds": seconds, "slopes": slopes, **about}, indent=1) + "\n")
+    draw(seconds, RESULTS / "curves.svg")
 
 
 if __name__ == "__main__":

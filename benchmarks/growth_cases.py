@@ -1,4 +1,4 @@
-"""Unusual shapes, each with the most anonymous memory that its commands have: `growth.py --cases`."""
+"""Unusual shapes, with the peak anonymous memory of their commands: `growth.py --cases`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _search(folder: Path, model: str) -> Steps:
 
 
 def _most_negatives(folder: Path, model: str) -> Steps:
-    """64 questions, each with all 100,000 texts as negatives."""
+    """64 questions with all 100,000 texts as negatives."""
     yield from _mined(folder, model, questions=64, texts=100_000, negatives=100_000)
 
 
 def _many_negatives(folder: Path, model: str) -> Steps:
-    """500 questions, 10,000 negatives each."""
+    """500 questions with 10,000 negatives each."""
     yield from _mined(folder, model, questions=500, texts=20_000, negatives=10_000)
 
 
@@ -46,16 +46,16 @@ def _fused(folder: Path, _: str) -> Steps:
     """Two run files of 20,000 queries x 100 hits."""
     for number, name in enumerate(("one.trec", "two.trec")):
         rng = random.Random(number)
-        found = (
+        hits = (
             (f"q{n}", [(f"d{d}", 1 / r) for r, d in enumerate(rng.sample(range(1_000_000), 100), 1)])
             for n in range(20_000)
         )
-        write_run(folder / name, found)
+        write_run(folder / name, hits)
     yield ["search", "one.trec", "two.trec", *_OUT]
 
 
 def _one_document(folder: Path, model: str) -> Steps:
-    """One document of 1 MB, encoded and indexed; a query of 10,000 words; k above the corpus."""
+    """A document of 1 MB, encoded and indexed; a query of 10,000 words; k larger than the corpus."""
     rng = random.Random(0)
     words = [f"word{rng.randrange(5_000)}" for _ in range(120_000)]
     (folder / "corpus.jsonl").write_text(json.dumps({"_id": "d0", "title": "", "text": " ".join(words)}) + "\n")
@@ -72,7 +72,7 @@ def _with(inputs: growth.Inputs, words: list[str]) -> Steps:
     yield words
 
 
-_OUT = ("--output", "found.trec")
+_OUT = ("--output", "run.trec")
 CASES: dict[str, Callable[[Path, str], Steps]] = {
     "search, 100,000 queries x 100 hits": _search,
     "fuse, 20,000 queries x 100 hits": _fused,
@@ -83,8 +83,8 @@ CASES: dict[str, Callable[[Path, str], Steps]] = {
 
 
 def measure_cases(only: list[str], where: str | None) -> dict:
-    """Peaks of the steps of each case, those whose names contain one of `only`."""
-    found: dict = {}
+    """Measure the peaks of the steps of each case whose name contains a part of `only`."""
+    peaks: dict = {}
     for name, steps in CASES.items():
         if only and not any(part.strip() in name for part in only):
             continue
@@ -94,7 +94,7 @@ def measure_cases(only: list[str], where: str | None) -> dict:
             model = growth.checkpoint(Path(place))
             for words in steps(folder, model):
                 peak, seconds = growth.peak_of(words, folder)
-                step = " ".join(words[:2]) if len(CASES) and name == "one document" else words[0]
-                found.setdefault(name, {})[step] = {"MB": peak, "seconds": seconds}
+                step = " ".join(words[:2]) if name == "one document" else words[0]
+                peaks.setdefault(name, {})[step] = {"MB": peak, "seconds": seconds}
                 print(f"{name:36} {step:24} {peak:>8,.1f} MB {seconds:>7,.1f} s", file=sys.stderr, flush=True)
-    return found
+    return peaks

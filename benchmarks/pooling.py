@@ -1,4 +1,4 @@
-"""Random states, weights and a bias that both sides pool vocabulary logits of, and the gradients that come of it."""
+"""Random states, weights and a bias, from which both sides pool vocabulary logits, and the gradients of the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Inputs:
 
     @classmethod
     def random(cls, texts: int, tokens: int, terms: int, width: int) -> Inputs:
-        """Draw them, the same in every process."""
+        """Draw the inputs, equally in every process."""
         torch.manual_seed(0)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         shapes = {(texts, tokens, width): 1.0, (terms, width): 0.05, (terms,): 0.05, (texts, tokens): 1.0}
@@ -32,21 +32,21 @@ class Inputs:
         return cls(*drawn, torch.ones(texts, tokens, dtype=torch.bool, device=device))
 
     def gradients(self, pooled: Tensor) -> Any:
-        """A row of the gradient with regard to the states for each text; every output has a gradient of its own."""
+        """The gradient with respect to the states, a row per text; every output has a different gradient."""
         loss = (pooled * torch.linspace(-1, 1, pooled.numel(), device=pooled.device).view_as(pooled)).sum()
         leaves = [self.hidden, self.weight, self.bias, self.token_weights]
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
-        if found[0].is_cuda:
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        if gradients[0].is_cuda:
             torch.cuda.synchronize()
-        return lambda: np.asarray(found[0].flatten(1).cpu())
+        return lambda: np.asarray(gradients[0].flatten(1).cpu())
 
 
 def slices(pooled: Tensor) -> Tensor:
-    """(texts, SLICES): the maximum of every SLICES-th term, what is left over dropped."""
+    """(texts, SLICES): the maximum over every SLICES-th term; the remaining terms are dropped."""
     deep = pooled.shape[1] // SLICES
     return pooled[:, : deep * SLICES].unflatten(1, (deep, SLICES)).amax(dim=1)
 
 
 def identity() -> torch.nn.Module:
-    """A head without a layer before the product."""
+    """A vocabulary head without layers before the projection."""
     return torch.nn.Identity()

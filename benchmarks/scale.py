@@ -1,12 +1,12 @@
-"""How long `rkit encode --ray` takes on a cluster whose workers are slow, late and lost, and how large the vectors are.
+"""Duration of `rkit encode --ray` on a cluster with stragglers and lost workers, and sizes of vectors.
 
     python benchmarks/scale.py sizes                                        # bytes of each representation
     python benchmarks/scale.py simulate --passages 1e8 --workers 256 --rate 26 --lost-after 24
     python benchmarks/scale.py measure --model MODEL --output FOLDER        # a real run of 10^6, a node killed
 
-The simulation knows what the program does: shards in the order of the corpus, each done by a free worker, and by
-another if it is lost with its worker; written by the command as they come. With `--waiting N` they are written in
-order, and no more than N wait for an earlier one: what the program did at first, which left workers idle.
+The simulation follows the program: free workers encode shards in corpus order, another worker repeats the shard of a
+lost worker, and the command writes shards as they finish. With `--waiting N`, shards are written in order and at most
+N finished shards wait for an earlier shard, as in an early version, which left workers idle.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is simulated.
+    """Parameters of the simulation.
 
     Attributes:
-        passages: How many texts.
-        shard: Texts in a shard.
-        workers: Workers at a time.
-        rate: Texts that a worker encodes in a second.
-        spread: Standard deviation of the logarithm of a shard's time: of stragglers.
-        start: Seconds until a new worker computes: it loads the model.
-        lost_after: Hours after which a worker is lost, on average; 0 = never. As many come as go.
-        back_after: Seconds until another takes its place.
-        write: Seconds in which the command writes a shard.
-        waiting: Finished shards that may wait for an earlier one; 0 = none has to.
+        passages: Number of texts.
+        shard: Texts per shard.
+        workers: Number of concurrent workers.
+        rate: Texts per second of a worker.
+        spread: Standard deviation of the logarithm of a shard's time (stragglers).
+        start: Seconds in which a new worker loads the model.
+        lost_after: Mean hours until a worker is lost; 0 = never. Lost workers are replaced.
+        back_after: Seconds until a lost worker is replaced.
+        write: Seconds to write a shard.
+        waiting: Maximum number of finished shards that wait for an earlier shard; 0 = shards are written in any order.
     """
 
     passages: float = 1e6
@@ -57,7 +56,7 @@ class Cluster:
 
 @dataclass
 class Outcome:
-    """How it went: hours, the share of the workers' time that made what was written, and shards done again."""
+    """The result: hours, the used share of the workers' time, and the number of repeated shards."""
 
     hours: float
     busy: float
@@ -65,7 +64,7 @@ class Outcome:
 
 
 def simulate(cluster: Cluster, seed: int = 0) -> Outcome:
-    """One run, drawn by its seed."""
+    """Simulate a run with a seed."""
     draw = random.Random(seed)
     shards = -(-int(cluster.passages) // cluster.shard)
     mean = cluster.shard / cluster.rate
@@ -78,7 +77,7 @@ def simulate(cluster: Cluster, seed: int = 0) -> Outcome:
     while written < shards:
         now, worker, shard = heapq.heappop(events)
         if now >= dies[worker]:
-            # It was lost meanwhile: what it was working on is done again, by whoever is free.
+            # The worker was lost meanwhile: a free worker repeats its shard.
             if shard >= 0:
                 heapq.heappush(todo, shard)
                 again += 1
@@ -88,26 +87,26 @@ def simulate(cluster: Cluster, seed: int = 0) -> Outcome:
             continue
         if shard >= 0:
             finished.add(shard)
-            while (one := written if cluster.waiting else shard) in finished:
-                finished.remove(one)
+            while (next_written := written if cluster.waiting else shard) in finished:
+                finished.remove(next_written)
                 writer_free = max(writer_free, now) + cluster.write
                 written += 1
         idle.append(worker)
         while idle and (todo or _next(following, shards, written, cluster)):
             if todo:
-                one = heapq.heappop(todo)
+                started = heapq.heappop(todo)
             else:
-                one, following = following, following + 1
+                started, following = following, following + 1
             seconds = mean * draw.lognormvariate(-(cluster.spread**2) / 2, cluster.spread)
             useful += seconds
-            taken = idle.pop()
-            heapq.heappush(events, (min(now + seconds, max(now, dies[taken])), taken, one))
+            worker = idle.pop()
+            heapq.heappush(events, (min(now + seconds, max(now, dies[worker])), worker, started))
     ended = max(now, writer_free)
     return Outcome(ended / 3600, shards * mean / (ended * cluster.workers), again)
 
 
 def _next(following: int, shards: int, written: int, cluster: Cluster) -> bool:
-    """Whether another shard may begin."""
+    """Return True if another shard may start."""
     return following < shards and (not cluster.waiting or following < written + cluster.waiting + cluster.workers)
 
 
@@ -115,7 +114,7 @@ def _lost(cluster: Cluster, draw: random.Random, since: float) -> float:
     return since + draw.expovariate(1 / (3600 * cluster.lost_after)) if cluster.lost_after else float("inf")
 
 
-REPRESENTATIONS = {  # name -> vectors of a passage, numbers of a vector, bytes of a number, bytes besides
+REPRESENTATIONS = {  # vectors per passage, dimensions, bytes per number, other bytes
     "1 vector of 384, fp32": (1, 384, 4, 0),
     "1 vector of 768, fp32": (1, 768, 4, 0),
     "1 vector of 768, fp16": (1, 768, 2, 0),
@@ -131,10 +130,10 @@ REPRESENTATIONS = {  # name -> vectors of a passage, numbers of a vector, bytes 
 
 
 def sizes() -> str:
-    """A table of bytes at rest, as Markdown."""
-    lines = ["| representation | bytes a passage | 10^6 | 10^8 | 10^10 |", "|---|---|---|---|---|"]
-    for name, (vectors, numbers, width, besides) in REPRESENTATIONS.items():
-        each = vectors * numbers * width + besides
+    """Return a table of bytes on disk, as Markdown."""
+    lines = ["| representation | bytes per passage | 10^6 | 10^8 | 10^10 |", "|---|---|---|---|---|"]
+    for name, (vectors, numbers, width, others) in REPRESENTATIONS.items():
+        each = vectors * numbers * width + others
         lines.append(
             "| " + " | ".join([name, f"{each:,.0f}", *(_bytes(each * 10**power) for power in (6, 8, 10))]) + " |"
         )
@@ -150,7 +149,7 @@ def _bytes(count: float) -> str:
 
 
 def measure(model: str, passages: int, output: Path) -> None:
-    """Encode alone, on two local nodes, and with one of them killed half-way; hold the times against the simulation."""
+    """Encode in a process, on two local nodes, and with a node killed half-way, to compare with the simulation."""
     import ray
     from ray.cluster_utils import Cluster as LocalCluster
 
@@ -184,8 +183,8 @@ def measure(model: str, passages: int, output: Path) -> None:
     print(json.dumps({"passages": passages, "seconds": seconds, "same bytes": all(same)}))
 
 
-def _same(one: Path, other: Path) -> bool:
-    return all(filecmp.cmp(path, other / path.name, shallow=False) for path in one.glob("vectors-*"))
+def _same(folder: Path, other: Path) -> bool:
+    return all(filecmp.cmp(path, other / path.name, shallow=False) for path in folder.glob("vectors-*"))
 
 
 def _timed(*words: object) -> float:
@@ -204,7 +203,7 @@ def _write(path: Path, passages: int) -> None:
 
 
 def main() -> None:
-    """Print what is asked for."""
+    """Run a command and print its result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("sizes")
@@ -216,29 +215,25 @@ def main() -> None:
     measured.add_argument("--model", required=True)
     measured.add_argument("--passages", type=int, default=1_000_000)
     measured.add_argument("--output", type=Path, required=True)
-    given = vars(parser.parse_args())
-    command = given.pop("command")
+    options = vars(parser.parse_args())
+    command = options.pop("command")
     if command == "sizes":
         print(sizes())
     elif command == "measure":
-        measure(**given)
+        measure(**options)
     else:
-        print(described(Cluster(**{key: value for key, value in given.items() if key != "runs"}), given["runs"]))
+        print(described(Cluster(**{key: value for key, value in options.items() if key != "runs"}), options["runs"]))
 
 
 def described(cluster: Cluster, runs: int) -> str:
-    """The median and the range of some runs."""
-    found = sorted(_outcomes(cluster, runs), key=lambda one: one.hours)
-    hours = [one.hours for one in found]
+    """Return the median and the range over some runs."""
+    outcomes = sorted((simulate(cluster, seed) for seed in range(runs)), key=lambda outcome: outcome.hours)
+    hours = [outcome.hours for outcome in outcomes]
     return (
         f"{statistics.median(hours):.2f} h ({hours[0]:.2f} to {hours[-1]:.2f}), "
-        f"{statistics.median(one.busy for one in found):.0%} of the workers' time used, "
-        f"{statistics.median(one.again for one in found):.0f} shards done again"
+        f"{statistics.median(outcome.busy for outcome in outcomes):.0%} of the workers' time used, "
+        f"{statistics.median(outcome.again for outcome in outcomes):.0f} shards repeated"
     )
-
-
-def _outcomes(cluster: Cluster, runs: int) -> Iterator[Outcome]:
-    return (simulate(cluster, seed) for seed in range(runs))
 
 
 if __name__ == "__main__":

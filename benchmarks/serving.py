@@ -1,15 +1,15 @@
-"""Queries a second of `rkit serve`, and how long 50, 95 and 99 of 100 of them take, at 1, 8 and 64 clients.
+"""Queries per second of `rkit serve` and their latency (percentiles 50, 95, 99) with 1, 8 and 64 clients.
 
     python benchmarks/serving.py [--passages 100000] [--folder DIR] [--only bm25,flat,hybrid] [--clients 1,8,64]
-    python benchmarks/serving.py --passages 500 --requests 50      # tiny, to try it
-    python benchmarks/serving.py --drawn    # vectors drawn at random, which saves an hour of encoding
-    python benchmarks/serving.py --only embeddings  # /v1/embeddings and infinity's: make .venv-bench-infinity/installed
+    python benchmarks/serving.py --passages 500 --requests 50      # a tiny trial
+    python benchmarks/serving.py --drawn    # random vectors, which saves an hour of encoding
+    python benchmarks/serving.py --only embeddings  # with infinity as the peer: make .venv-bench-infinity/installed
 
-Against a loop in Python that asks the same open index one query at a time. Clients are coroutines of this process, each
-with a connection of its own, which send the next query when the last is answered; a round ends after `--requests`
-queries or `--seconds`, whichever is first, and begins with a tenth of them that are not counted. Every query is another
-one, as long as there are enough. Hits come with texts and reasons (`--k` of them), as readers get them. What was made
-(chunks, vectors, indexes) stays in `--folder` for the next time. Writes results/serving.json and prints a table.
+The baseline is a Python loop that searches the same open index with a query at a time. Clients are coroutines of this
+process with their own connections; each sends its next query after the previous answer. A round ends after `--requests`
+queries or `--seconds`, whichever is first; a warm-up with a tenth of the queries is not counted. Queries are distinct
+as long as there are enough. The `--k` hits have texts and reasons, as on the search page. Chunks, vectors and indexes
+stay in `--folder` for later runs. Writes results/serving.json and prints a table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RUN = [sys.executable, "-m", "retrievalkit"]
 
 
 def prepare(folder: Path, passages: int, drawn: bool) -> None:
-    """Make the indexes that are not there yet."""
+    """Build the missing indexes."""
     data.write(folder, HERE.parent)
     place = folder / f"serving-{passages}"
     place.mkdir(exist_ok=True)
@@ -69,28 +69,28 @@ def prepare(folder: Path, passages: int, drawn: bool) -> None:
 
 
 def draw(some: Path, corpus: Path, output: Path) -> None:
-    """A vectors folder of a corpus with random vectors of length 1, as if the model of another folder had made it."""
+    """Write a vectors folder with random vectors of length 1, as if encoded by the model of another folder."""
     encoded, ids = VectorStore(some), [passage.id for passage in open_corpus(corpus)]
     vectors = np.random.default_rng(0).standard_normal((len(ids), 1, encoded.dim), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
     with storage.write_folder(output) as folder:
         writer = VectorWriter(folder)
         writer.write_shard(0, ids, vectors)
-        made = {name: encoded.manifest[name] for name in ("options", "checkpoint")}
+        entries = {name: encoded.manifest[name] for name in ("options", "checkpoint")}
         texts = storage.describe_input(str(corpus), open_corpus(corpus).fingerprint())
-        made |= {"inputs": {"texts": texts}, "corpus": {"source": str(corpus), **texts}}
+        entries |= {"inputs": {"texts": texts}, "corpus": {"source": str(corpus), **texts}}
         counts = writer.finish()
-        storage.write_manifest(folder, "vectors", command="encode", counts=counts, files=writer.checksums(), **made)
+        storage.write_manifest(folder, "vectors", command="encode", counts=counts, files=writer.checksums(), **entries)
 
 
 @contextmanager
 def service(place: Path, indexes: Sequence[str], options: Sequence[str]) -> Iterator[str]:
-    """`rkit serve`; gives its address."""
+    """Run `rkit serve`; yields its address."""
     command = [*_RUN, "serve", *indexes, "--port", "0", *options]
     child = subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True)
     try:
         assert child.stderr is not None
-        line = next((one for one in child.stderr if " at http://" in one), None)
+        line = next((text for text in child.stderr if " at http://" in text), None)
         if line is None:
             sys.exit("rkit serve did not start.")
         yield line.split(" at ")[1].split()[0]
@@ -103,7 +103,7 @@ def service(place: Path, indexes: Sequence[str], options: Sequence[str]) -> Iter
 
 @contextmanager
 def infinity(model: Path) -> Iterator[str]:
-    """infinity, the peer that serves vectors, without a log, in bf16 where it is faster; gives its address."""
+    """Run infinity, which serves embeddings, in bf16 if the hardware multiplies bf16; yields its address."""
     program, address = HERE.parent / ".venv-bench-infinity/bin/infinity_emb", "http://127.0.0.1:7997"
     words = ["v2", "--model-id", str(model), "--device", "cpu", "--served-model-name", "model", "--url-prefix", "/v1"]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
@@ -129,13 +129,13 @@ def _answers(address: str) -> bool:
 
 
 class Client:
-    """A connection that asks one query after the other: less work than the service has, on the same processors.
+    """A connection that sends queries sequentially; it needs less computation than the service on the same processors.
 
     Args:
-        address: That of the service.
-        path: What is asked.
-        field: Of the body, for the query.
-        fields: The others.
+        address: Address of the service.
+        path: Path of the requests.
+        field: Field of the body with the query.
+        fields: Other fields of the body.
     """
 
     def __init__(self, address: str, path: str, field: str, **fields: Any) -> None:
@@ -146,7 +146,7 @@ class Client:
         self._reader, self._writer = await asyncio.open_connection(self._place.hostname, self._place.port)
 
     async def ask(self, query: str) -> None:
-        if self._reader.at_eof():  # closed by the service while the others ended their round
+        if self._reader.at_eof():  # closed by the service while other clients finished their round
             self._writer.close()
             await self.open()
         body = json.dumps({self._field: query, **self._fields}).encode()
@@ -166,9 +166,9 @@ class Client:
 async def load(
     client: Callable[[], Client], queries: Sequence[str], clients: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Figures of a round."""
+    """Measure a round."""
     most, seconds = options.requests, options.seconds
-    asked = itertools.cycle(queries)
+    cycle = itertools.cycle(queries)
     open_clients = [client() for _ in range(clients)]
     await asyncio.gather(*(client.open() for client in open_clients))
     times: list[float] = []
@@ -178,7 +178,7 @@ async def load(
             start = time.perf_counter()
             if start > end:
                 return
-            await client.ask(next(asked))
+            await client.ask(next(cycle))
             times.append(time.perf_counter() - start)
 
     async def round_of(count: int) -> float:
@@ -200,7 +200,7 @@ def figures(times: Sequence[float], took: float) -> dict[str, Any]:
 
 
 def loop(place: Path, indexes: Sequence[str], queries: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Figures of one query at a time, in this process."""
+    """Measure sequential queries in this process."""
     import retrievalkit as rk
 
     opened = [rk.Index.open(place / name) for name in indexes]
@@ -219,12 +219,12 @@ def loop(place: Path, indexes: Sequence[str], queries: Sequence[str], options: a
 
 
 def at_each(client: Callable[[], Client], queries: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Figures of a round at each number of clients."""
+    """Measure a round for each number of clients."""
     return [asyncio.run(load(client, queries, clients, options)) for clients in map(int, options.clients.split(","))]
 
 
 def embeddings(place: Path, queries: Sequence[str], options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Figures of vectors over HTTP: ours, and infinity's."""
+    """Measure embeddings over HTTP, ours and infinity's."""
     with service(place, ["flat"], options.options.split()) as address:
         with urlopen(f"{address}/v1/models") as answer:
             name = json.load(answer)["data"][0]["id"]
@@ -239,9 +239,9 @@ def embeddings(place: Path, queries: Sequence[str], options: argparse.Namespace)
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     rows = ["| index | clients | queries/s | p50 ms | p95 ms | p99 ms |", "|---|--:|--:|--:|--:|--:|"]
     for name, measured in results.items():
-        for one in measured:
-            numbers = " | ".join(f"{one[key]:,.1f}" for key in ("per_second", "p50_ms", "p95_ms", "p99_ms"))
-            rows.append(f"| {name} | {one['clients']} | {numbers} |")
+        for row in measured:
+            numbers = " | ".join(f"{row[key]:,.1f}" for key in ("per_second", "p50_ms", "p95_ms", "p99_ms"))
+            rows.append(f"| {name} | {row['clients']} | {numbers} |")
     return "\n".join(rows)
 
 
@@ -251,12 +251,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=BUILD / "data")
     parser.add_argument("--only", default=",".join(SYSTEMS))
     parser.add_argument("--clients", default="1,8,64")
-    parser.add_argument("--requests", type=int, default=2_000, help="Queries of a round, at most.")
-    parser.add_argument("--seconds", type=float, default=30.0, help="Seconds of a round, at most.")
+    parser.add_argument("--requests", type=int, default=2_000, help="Maximum number of queries per round.")
+    parser.add_argument("--seconds", type=float, default=30.0, help="Maximum duration of a round.")
     parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--drawn", action="store_true", help="Draw the vectors; queries are encoded by the model.")
-    parser.add_argument("--note", default="", help="What else is known of the machine, for the results.")
-    parser.add_argument("--options", default="", help="Of rkit serve, such as '--threads 1 --depth 100'.")
+    parser.add_argument("--drawn", action="store_true", help="Use random vectors; queries are encoded by the model.")
+    parser.add_argument("--note", default="", help="A note about the machine, for the results.")
+    parser.add_argument("--options", default="", help="Options of rkit serve, such as '--threads 1 --depth 100'.")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "serving.json")
     options = parser.parse_args()
     prepare(options.folder, options.passages, options.drawn)

@@ -1,8 +1,8 @@
-"""What installed plugins cost at each start: `rkit --help` with 20 more of them, in turn with as it is.
+"""Start-up cost of installed plugins: `rkit --help` with and without 20 additional plugins, alternately.
 
     python benchmarks/startup.py [--plugins 20] [--rounds 40]
 
-Prints the median of the differences, in milliseconds: below 10 for 20 plugins.
+Prints the median difference in milliseconds, which should be below 10 for 20 plugins.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def register_losses(register):
 
 
 def install(folder, count):
-    """Write distributions with a plugin each into a folder of the path."""
+    """Write distributions, each with a plugin, into a folder on the path."""
     for number in range(count):
         name = f"acme_{number}"
         (folder / f"{name}.py").write_text(MODULE.format(name=name))
@@ -43,7 +43,7 @@ def install(folder, count):
 
 
 def seconds(*paths):
-    """Processor time of `rkit --help`: of a busy machine, less depends on the others than of the clock."""
+    """Return the processor and wall-clock seconds of `rkit --help`; other load affects processor time less."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
@@ -56,19 +56,19 @@ def seconds(*paths):
 
 
 def main():
-    """Measure in turn, and print."""
+    """Measure alternately, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plugins", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=40)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        install(Path(folder), given.plugins)
+        install(Path(folder), options.plugins)
         seconds(folder)  # compiles the modules
-        pairs = [(seconds(), seconds(folder)) for _ in range(given.rounds)]
-    for column, what in enumerate(("processor", "clock")):
-        without = statistics.median(one[column] for one, _ in pairs)
-        more = statistics.median(other[column] - one[column] for one, other in pairs)
-        print(f"{what}: {1e3 * without:.1f} ms; with {given.plugins} plugins more {1e3 * more:+.1f} ms")
+        pairs = [(seconds(), seconds(folder)) for _ in range(options.rounds)]
+    for column, clock_name in enumerate(("processor", "clock")):
+        without = statistics.median(plain[column] for plain, _ in pairs)
+        more = statistics.median(extended[column] - plain[column] for plain, extended in pairs)
+        print(f"{clock_name}: {1e3 * without:.1f} ms; with {options.plugins} more plugins {1e3 * more:+.1f} ms")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""One side of a case, in a process and an environment of its own: lines of JSON say what to do, and are answered.
+"""A side of a case, in its own process and environment, controlled by lines of JSON.
 
-Both sides run this: it imports nothing but the standard library until a side does.
+Both sides run this module: it imports only the standard library until a side imports more.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _NAMED = (
     *("openvino", "optimum-intel", "nncf", "onnxruntime", "fastembed", "tantivy", "usearch"),
     *("faiss-cpu", "scipy", "numpy", "numba", "ranx", "pytrec_eval-terrier"),
 )
-# Batches that are tried before a peer is timed; on a GPU, eight times as many.
+# Batch sizes tried before a peer is timed; on a GPU, eight times as large.
 BATCHES = (8, 16, 32, 64)
-# Passages that are scored for a question.
+# Passages scored per question.
 PASSAGES = 32
 
 
 @dataclass
 class Side:
-    """What a side does in a round.
+    """The work of a side in a round.
 
     Attributes:
-        run: A round; its result is the output, a function that makes it (not timed), or `Timed`.
-        flops: Floating-point operations of a round that no way to do it could leave out, if known.
-        check: What the first round does instead, whose output is compared; None = the same.
-        settings: Settings that were chosen on this machine, for the table.
+        run: Runs a round; its result is the output, a function that computes it (not timed), or `Timed`.
+        flops: Unavoidable floating-point operations of a round, if known.
+        check: Runs the first round, whose output is compared; None = `run`.
+        settings: Settings selected on this machine, for the table.
     """
 
     run: Callable[[], Any]
@@ -50,14 +50,14 @@ class Side:
 
 @dataclass
 class Timed:
-    """The output of a round that measured its seconds itself."""
+    """The output of a round that measures its own seconds."""
 
     seconds: float
     output: Any
 
 
 def serve(sides: Mapping[str, Any]) -> None:
-    """Answer requests until standard input ends. What libraries print goes to standard error."""
+    """Answer requests until standard input ends. The output of libraries goes to standard error."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     worker = _Worker(sides)
@@ -65,7 +65,7 @@ def serve(sides: Mapping[str, Any]) -> None:
         request = json.loads(line)
         try:
             answer = getattr(worker, request.pop("do"))(**request)
-        except Exception:  # noqa: BLE001 - whatever it was, the other end reports it
+        except Exception:  # noqa: BLE001 - the other end reports any error
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=channel, flush=True)
 
@@ -84,10 +84,10 @@ class _Worker:
         run = self.side.check if check and self.side.check else self.side.run
         _forget_peak()
         start = time.perf_counter()
-        found = run()
+        result = run()
         seconds = time.perf_counter() - start
-        self.output = found.output if isinstance(found, Timed) else found
-        return {"seconds": found.seconds if isinstance(found, Timed) else seconds, "peak MB": _peak()}
+        self.output = result.output if isinstance(result, Timed) else result
+        return {"seconds": result.seconds if isinstance(result, Timed) else seconds, "peak MB": _peak()}
 
     def save(self, file: str) -> dict:
         output = self.output() if callable(self.output) else self.output
@@ -101,24 +101,24 @@ class _Worker:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _NAMED:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _forget_peak() -> None:
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
         sys.modules["torch"].cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):  # then the peak is that since the process began
+    with contextlib.suppress(OSError):  # otherwise the peak is that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak() -> float:
-    """The most memory resident in the round, of this process or of a command it ran; on a GPU the most of its own."""
+    """The peak resident memory of the round, of this process or a command it ran; on a GPU the peak GPU memory."""
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
         return round(sys.modules["torch"].cuda.max_memory_allocated() / 2**20, 1)
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -127,10 +127,10 @@ def _peak() -> float:
 
 
 def command(*words: object) -> Callable[[], str]:
-    """A function that runs a command and returns what it prints.
+    """Return a function that runs a command and returns its output.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The command failed.
     """
     line = [str(word) for word in words]
 
@@ -145,60 +145,60 @@ def command(*words: object) -> Callable[[], str]:
 
 
 def rows(path: Path, most: int | None = None) -> list[dict]:
-    """The rows of a JSON lines file."""
+    """Return the rows of a JSON lines file."""
     with path.open(encoding="utf-8") as stream:
         return [json.loads(line) for line, _ in zip(stream, range(most or 1 << 40), strict=False)]
 
 
 def texts(path: Path, most: int | None = None) -> list[str]:
-    """The texts of passages or questions."""
+    """Return the texts of passages or questions."""
     return [row["text"] for row in rows(path, most)]
 
 
 def pairs(data: Path, count: int) -> list[tuple[str, str]]:
-    """Pairs to score: each question with the same PASSAGES passages."""
-    found = rows(data / "triples.jsonl", max(PASSAGES, count // PASSAGES))
-    asked = [row["anchor"] for row in found[: count // PASSAGES]]
-    return [(question, row["positive"]) for question in asked for row in found[:PASSAGES]]
+    """Return the pairs to score: each question with the same PASSAGES passages."""
+    triples = rows(data / "triples.jsonl", max(PASSAGES, count // PASSAGES))
+    questions = [row["anchor"] for row in triples[: count // PASSAGES]]
+    return [(question, row["positive"]) for question in questions for row in triples[:PASSAGES]]
 
 
 def head(file: Path, folder: Path, count: int) -> Path:
-    """The first lines of a file, as a file."""
+    """Copy the first lines of a file to a folder."""
     with file.open(encoding="utf-8") as source, (folder / file.name).open("w", encoding="utf-8") as target:
         target.writelines(line for line, _ in zip(source, range(count), strict=False))
     return folder / file.name
 
 
 def mined_from(data: Path, folder: Path, questions: int, count: int) -> tuple[Path, Path]:
-    """The first passages, and the first examples that one of them answers, as files."""
+    """Write the first passages, and the first examples with a positive among them, to files."""
     corpus, examples = head(data / "passages.jsonl", folder, count), folder / "examples.jsonl"
     known = {row["_id"] for row in rows(corpus)}
     answered = [row for row in rows(data / "examples.jsonl") if row["positives"][0] in known][:questions]
     if len(answered) < questions:
-        msg = f"{count} passages answer {len(answered)} questions, and {questions} were asked for"
+        msg = f"{count} passages answer only {len(answered)} questions, not {questions}"
         raise ValueError(msg)
     examples.write_text("".join(json.dumps({**row, "negatives": []}) + "\n" for row in answered), encoding="utf-8")
     return corpus, examples
 
 
 def first_hits(run: Path, depth: int = 10) -> list[list[str]]:
-    """The ids of each query's first hits in a run (TREC), by query."""
+    """Return the ids of each query's first hits in a run (TREC), in query order."""
     hits: dict[str, list[str]] = {}
     with run.open() as stream:
         for line in stream:
             query, _, document, _ = line.split(maxsplit=3)
-            found = hits.setdefault(query, [])
-            if len(found) < depth:
-                found.append(document)
+            documents = hits.setdefault(query, [])
+            if len(documents) < depth:
+                documents.append(document)
     return [hits[query] for query in sorted(hits)]
 
 
 def clock() -> Callable[[], float]:
-    """Watch the loops of transformers' Trainer in this process.
+    """Time the loops of transformers' Trainer in this process.
 
     Returns:
-        A function that gives the seconds of the last training: from its begin to the end of its last step, without
-        what comes before and after (loading the model, writing a checkpoint).
+        A function that returns the seconds of the last training, from its start to the end of its last step, without
+        loading the model or writing a checkpoint.
     """
     import transformers
 
@@ -216,26 +216,26 @@ def clock() -> Callable[[], float]:
 
 
 def trained(run: Callable[[str, int], Timed], model: str, batch: int, steps: int, flops: float | None = None) -> Side:
-    """Training: `run` has the name of a model and a number of examples.
+    """The side of a training; `run` has the name of a model and the number of examples.
 
-    What is compared is the loss of a step without dropout over all examples: with several steps each side would put
-    other questions together.
+    The compared output is the loss of a single step without dropout over all examples, because each side forms other
+    batches.
     """
     return Side(lambda: run(model, batch * steps), flops, lambda: run(f"{model}-still", batch))
 
 
-def one_by_one(asked: list[str], encode: Callable[[str], Any], join: Callable[[list], Any]) -> Timed:
-    """Encode questions one by one, and take the median time."""
-    times, found = [], []
-    for one in asked:
+def one_by_one(questions: list[str], encode: Callable[[str], Any], join: Callable[[list], Any]) -> Timed:
+    """Encode questions one by one; the time is the median."""
+    times, vectors = [], []
+    for question in questions:
         start = time.perf_counter()
-        found.append(encode(one))
+        vectors.append(encode(question))
         times.append(time.perf_counter() - start)
-    return Timed(statistics.median(times) * len(times), join(found))
+    return Timed(statistics.median(times) * len(times), join(vectors))
 
 
 def multiplies_bf16() -> bool:
-    """Whether the hardware multiplies in bf16; a processor without it emulates it, slower than fp32."""
+    """Return True if the hardware multiplies bf16; other processors emulate it, slower than fp32."""
     import torch
 
     if torch.cuda.is_available():
@@ -244,7 +244,7 @@ def multiplies_bf16() -> bool:
 
 
 def fastest_batch(run: Callable[[int], Any]) -> int:
-    """The batch size of BATCHES with which `run` takes the fewest seconds, after a run to warm up."""
+    """Return the fastest batch size of BATCHES for `run`, after a warm-up run."""
     import torch
 
     def seconds(size: int) -> float:
@@ -257,24 +257,24 @@ def fastest_batch(run: Callable[[int], Any]) -> int:
 
 
 def int8_check(precision: str, scores: Callable[[], Any], exact: Path) -> Callable[[], dict[str, float]] | None:
-    """The check of a side that computes in int8: how many hits are those in fp32; in other precisions None.
+    """Return the check of a side in int8, the overlap of its hits with fp32; None in other precisions.
 
     Args:
-        precision: That of the side.
+        precision: Precision of the side.
         scores: Computes scores (queries, texts).
         exact: A file with the scores in fp32.
     """
     import numpy as np
 
     def check() -> dict[str, float]:
-        best, expected = (np.argsort(-some, axis=1, kind="stable")[:, :10] for some in (scores(), np.load(exact)))
+        best, expected = (np.argsort(-values, axis=1, kind="stable")[:, :10] for values in (scores(), np.load(exact)))
         return {"best": float(np.mean([np.isin(*pair).mean() for pair in zip(best, expected, strict=True)]))}
 
     return check if precision == "int8" else None
 
 
 def among_themselves(vectors: Any) -> Any:
-    """Scores (texts, texts) of vectors with each other; a text is no hit for itself."""
+    """Return the scores (texts, texts) of vectors with each other; -inf for a text with itself."""
     import numpy as np
 
     scores = vectors @ vectors.T
@@ -283,12 +283,12 @@ def among_themselves(vectors: Any) -> Any:
 
 
 def projection() -> Any:
-    """The weights (128, 384) that both sides project the states of tokens with."""
+    """Return the weights (128, 384) of the projection of token states on both sides."""
     import numpy as np
 
     return (np.random.default_rng(0).standard_normal((128, 384)) / 20).astype(np.float32)
 
 
 def flops_of(lengths: Iterable[int], *, layers: int = 6, width: int = 384, passes: int = 1) -> float:
-    """Operations of an encoder's matrix products over texts of so many real tokens; 3 passes = forward and backward."""
+    """Return the operations of an encoder's matrix products for texts of these lengths; 3 passes: with backward."""
     return passes * sum(layers * (24 * width**2 * n + 4 * width * n**2) for n in lengths)

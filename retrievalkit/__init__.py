@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pluggy import HookimplMarker
 
-if TYPE_CHECKING:  # the public names: `__getattr__` reads their modules here
+if TYPE_CHECKING:  # the public names; `__getattr__` gets their modules from these lines
     from retrievalkit_export.export import export as export
     from retrievalkit_serve.serve import serve as serve
     from retrievalkit_sync.collection import Collection as Collection
@@ -76,7 +76,7 @@ def __getattr__(name: str) -> Any:
     if not _MODULES[name].startswith(f"{__name__}."):
         from retrievalkit import registry
 
-        # The error comes on the call, so that `from retrievalkit import *` works without the distribution.
+        # The error comes on the call: `from retrievalkit import *` works without the distribution.
         provided = _MODULES[name].partition(".")[0].removeprefix(f"{__name__}_")  # the command of that distribution
         if provided not in registry.names("command"):
             return lambda *_, **__: registry.component("command", provided)

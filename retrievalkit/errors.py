@@ -12,15 +12,12 @@ from collections.abc import Collection, Iterable
 
 
 class RetrievalkitError(Exception):
-    """A failure for a reason that a user can understand. Exit code 1."""
+    """A failure that a user can understand. Exit code 1."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message without passwords in addresses, and with long values shortened in the middle.
-
-        Values may be as long as the user's files.
-        """
+        """Return the message without passwords in addresses, and with long values shortened."""
         message = re.sub(r"(://)[^/\s@'\"]+@", r"\1***@", super().__str__())
         # A quotation mark after a letter is an apostrophe, or ends a value.
         values = r"""(?<!\w)'[^']*'|(?<!\w)"[^"]*"|[^\s'"]+"""
@@ -84,13 +81,13 @@ class LengthError(UnsupportedError):
     """A length that a model does not support; programs can substitute their own name of the option."""
 
     def __init__(self, option: str, length: int, model: str, least: int, most: int) -> None:
-        do = f"Give --set {option}=N" if "." in option else f"Set --{option.replace('_', '-')}"
+        do = f"Use --set {option}=N" if "." in option else f"Set --{option.replace('_', '-')}"
         super().__init__(f"{option} is {length}, and '{model}' takes {least} to {most} tokens. {do}.")
         self.option = option
         self.values = (length, model, least, most)
 
     def of_option(self, option: str) -> LengthError:
-        """The same error with another name of the option."""
+        """Return the same error with another name of the option."""
         return LengthError(option, *self.values)
 
 

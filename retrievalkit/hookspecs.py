@@ -1,4 +1,4 @@
-"""The plugin contract on one page: hooks, each called once with a function of a name and an import string.
+"""The plugin contract on one page: hooks, each called once with a function that registers components.
 
     from retrievalkit import hookimpl
 
@@ -6,9 +6,9 @@
     def register_poolers(register):
         register("first_token", "my_package.poolers:FirstToken")
 
-Nothing is imported before the name is used, so a plugin's top module must not import torch or transformers. Recipes and
-checkpoints store names (snake_case), never import paths. `retrievalkit.contracts` has the contract of each component,
-`retrievalkit.contracts.commands` the additional API for commands.
+A component is imported when its name is used, and a plugin's top module must not import torch or transformers. Recipes
+and checkpoints store names (snake_case), never import paths. `retrievalkit.contracts` has the contract of each
+component, `retrievalkit.contracts.commands` the additional API for commands.
 
 A plugin's top module states its contract version: `retrievalkit_contract = "1"`, or "1.2" if it needs additions of 1.2.
 A plugin for another contract is not loaded; `rkit plugins list` shows the reason.
@@ -45,10 +45,7 @@ BUILT_IN_COMMANDS = frozenset((
 
 
 class Register(Protocol):
-    """The argument of a hook: call it once for each component.
-
-    Later versions may add only optional arguments.
-    """
+    """The argument of a hook: call it once for each component. Later versions may only add optional arguments."""
 
     def __call__(self, name: str, target: str, *, help: str = "", group: str = "plugins") -> None:  # noqa: A002 - click's name
         """Register a component.
@@ -57,7 +54,7 @@ class Register(Protocol):
             name: The name that users type and files store, in snake_case. Commands (mine-negatives) and recipes (named
                 after the distribution: retrievalkit-mine) have dashes; metrics may have capitals (nDCG).
             target: Import string of the class or function, "module:Name".
-            help: One sentence, shown by `rkit --help` and `rkit plugins list`. Required for a command; for other
+            help: A sentence, shown by `rkit --help` and `rkit plugins list`. Required for a command; for other
                 components the default is the first sentence of the docstring.
             group: For a command, its group in `rkit --help`: a key of `COMMAND_GROUPS`.
         """
@@ -137,7 +134,7 @@ def register_metrics(register: Register) -> None:
 
 @hookspec
 def register_rerankers(register: Register) -> None:
-    """Register re-rankers: `NAME:MODEL` can then replace any cross-encoder (`contracts.Reranker`)."""
+    """Register re-rankers: models named `NAME:MODEL` instead of a cross-encoder (`contracts.Reranker`)."""
 
 
 @hookspec
@@ -147,4 +144,4 @@ def register_recipes(register: Register) -> None:
 
 @hookspec
 def register_workers(register: Register) -> None:
-    """Register workers of a cluster; `--ray` uses the workers named `ray` (`contracts.Workers`)."""
+    """Register workers of a cluster: `--ray` uses the workers named `ray` (`contracts.Workers`)."""

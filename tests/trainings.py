@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from retrievalkit import storage
+from retrievalkit.training import checkpoints
 from retrievalkit.training.loop import Loop
 
 
@@ -50,9 +51,9 @@ def interrupt_at(monkeypatch, count):
 def saved_states(monkeypatch):
     saved = []
 
-    def save(self, *rest, original=Loop.save):
+    def save(*rest, original=checkpoints.save):
         saved.append(1)
-        original(self, *rest)
+        original(*rest)
 
-    monkeypatch.setattr(Loop, "save", save)
+    monkeypatch.setattr(checkpoints, "save", save)
     return saved

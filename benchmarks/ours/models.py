@@ -1,4 +1,4 @@
-"""Our side of the cases that compute with a model: a function prepares, and returns what a round does."""
+"""Our side of the cases with models: each function prepares a case, and returns the function that runs a round."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RKIT = (sys.executable, "-m", "retrievalkit")
 
 
 def matrix(data: Path, folder: Path) -> Callable[[], dict[str, float]]:
-    """The matrix rate of this machine: 10^9 operations a second of square products, as torch does them."""
+    """The matrix rate of this machine: 10^9 operations per second of torch's square products."""
     import torch
 
     from retrievalkit.models.precision import default_device
@@ -62,43 +62,45 @@ def _retriever(model: str = MODEL, backend: Any = "auto", **options: Any) -> Any
     return Retriever.create(model, **options, backend=backend).to(default_device()).eval()
 
 
-def _encoding(found: list[str], side: Any, precision: Any, backend: str, exact: Path) -> Callable[[list[str]], Any]:
-    """A function that makes vectors of texts; in int8 calibrated on some, whose scores in fp32 are written."""
+def _encoding(
+    calibration: list[str], side: Any, precision: Any, backend: str, exact: Path
+) -> Callable[[list[str]], Any]:
+    """Return a function that encodes texts; in int8, calibrate it on texts, and write their scores in fp32."""
     import numpy as np
 
-    def encode(some: list[str], retriever: Any, precision: Any) -> Any:
-        return retriever.encode([("", text) for text in some], side, precision=precision).vectors[:, 0].numpy()
+    def encode(passages: list[str], retriever: Any, precision: Any) -> Any:
+        return retriever.encode([("", text) for text in passages], side, precision=precision).vectors[:, 0].numpy()
 
     if precision == "int8":
-        np.save(exact, among_themselves(encode(found, _retriever(backend="torch"), "fp32")))
+        np.save(exact, among_themselves(encode(calibration, _retriever(backend="torch"), "fp32")))
     retriever = _retriever(backend=backend)
     if precision == "int8":
-        retriever.calibrate([("", text) for text in found], side)
-    return lambda some: encode(some, retriever, precision)
+        retriever.calibrate([("", text) for text in calibration], side)
+    return lambda passages: encode(passages, retriever, precision)
 
 
 def encode(
     data: Path, folder: Path, *, count: int, precision: str, backend: str = "auto", length: int | None = None
 ) -> Side:
     """Vectors of passages."""
-    found = _cut(texts(data / "passages.jsonl", count), length)
-    run = _encoding(found, "document", precision, backend, data / "exact.npy")
-    lengths = map(len, _retriever().tower("document").tokenize([("", text) for text in found], "document"))
-    check = int8_check(precision, lambda: among_themselves(run(found)), data / "exact.npy")
-    return Side(lambda: run(found), flops_of(lengths), check)
+    passages = _cut(texts(data / "passages.jsonl", count), length)
+    run = _encoding(passages, "document", precision, backend, data / "exact.npy")
+    lengths = map(len, _retriever().tower("document").tokenize([("", text) for text in passages], "document"))
+    check = int8_check(precision, lambda: among_themselves(run(passages)), data / "exact.npy")
+    return Side(lambda: run(passages), flops_of(lengths), check)
 
 
-def _cut(found: list[str], words: int | None) -> list[str]:
-    """Texts of so many words, where a number is given: each text is repeated until it has as many."""
+def _cut(passages: list[str], words: int | None) -> list[str]:
+    """Repeat or cut each text to a number of words; None = unchanged."""
     if words is None:
-        return found
-    return [" ".join((text.split() * words)[:words]) for text in found]
+        return passages
+    return [" ".join((text.split() * words)[:words]) for text in passages]
 
 
 def encode_command(
     data: Path, folder: Path, *, count: int, precision: str = "auto", backend: str = "auto"
 ) -> Callable[[], Any]:
-    """`rkit encode`: from the file to the folder."""
+    """`rkit encode` from the file to the folder."""
     corpus = head(data / "passages.jsonl", folder, count)
     words = ("--output", folder / "vectors", "--overwrite", "--precision", precision, "--backend", backend)
     run = command(*RKIT, "encode", MODEL, corpus, *words)
@@ -112,14 +114,14 @@ def encode_command(
 
 
 def query(data: Path, folder: Path, *, count: int, precision: str = "fp32", backend: str = "auto") -> Side:
-    """Vectors of questions, one by one: the median seconds, times their number."""
+    """Vectors of questions, one by one; the time is the median times their number."""
     import numpy as np
 
-    asked = texts(data / "questions.jsonl", count)
-    encode = _encoding(asked, "query", precision, backend, data / "exact.npy")
+    questions = texts(data / "questions.jsonl", count)
+    encode = _encoding(questions, "query", precision, backend, data / "exact.npy")
 
     def run() -> Timed:
-        return one_by_one(asked, lambda one: encode([one]), np.concatenate)
+        return one_by_one(questions, lambda question: encode([question]), np.concatenate)
 
     return Side(run, check=int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy"))
 
@@ -147,7 +149,7 @@ def train(
     micro: int | None = None,
     kind: str = "dense",
 ) -> Side:
-    """The loop of `rkit train`, a step is a batch of questions."""
+    """The loop of `rkit train`; a step is a batch of questions."""
     from retrievalkit.models.retriever import Retriever
     from retrievalkit.training.train import train as train_retriever
 
@@ -184,7 +186,7 @@ def train(
 
 
 def _clock() -> Callable[[], float]:
-    """The seconds of the last training, from the begin of its loop to the end of its last step, as `worker.clock`."""
+    """Return a function for the seconds of the last training, from its start to the end of its last step."""
     from retrievalkit.training.loop import Loop
 
     begin = end = 0.0
@@ -213,7 +215,7 @@ def _trained_lengths(data: Path, count: int, length: int, negatives: int) -> Ite
 
 
 def _projecting(retriever: Any) -> Any:
-    """The retriever with the projection that the peer has too."""
+    """Give the retriever the peer's projection."""
     import torch
 
     with torch.no_grad():
@@ -222,13 +224,13 @@ def _projecting(retriever: Any) -> Any:
 
 
 def colbert_encode(data: Path, folder: Path, *, count: int, length: int) -> Callable[[], Any]:
-    """A vector of 128 numbers for every token of passages, in order; the projection is that of `projection`."""
+    """A vector of 128 dimensions for every token of passages, in order, by the weights of `projection`."""
     retriever = _projecting(_retriever(pooler="colbert", encoder_options={"document_length": length}))
     pairs = [("", text) for text in texts(data / "passages.jsonl", count)]
 
     def run() -> Callable[[], Any]:
-        found = retriever.encode(pairs, "document", precision="auto")
-        return lambda: found.vectors[found.vector_mask].numpy()
+        encoded = retriever.encode(pairs, "document", precision="auto")
+        return lambda: encoded.vectors[encoded.vector_mask].numpy()
 
     return run
 
@@ -239,30 +241,30 @@ def splade_encode(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
     pairs = [("", text) for text in texts(data / "passages.jsonl", count)]
 
     def run() -> Callable[[], Any]:
-        found = retriever.encode(pairs, "document", precision="auto")
-        return lambda: found.weights.numpy()
+        encoded = retriever.encode(pairs, "document", precision="auto")
+        return lambda: encoded.weights.numpy()
 
     return run
 
 
 def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str = "auto") -> Side:
-    """Scores of pairs (questions, passages) by a cross-encoder with a random head, which the peer reads too."""
+    """Scores of pairs (questions, passages) by a cross-encoder with a random head, which the peer also uses."""
     import numpy as np
     import torch
 
     from retrievalkit.models.cross_encoder import CrossEncoder
 
-    made = CrossEncoder.create(MODEL, max_length=512)
+    reranker = CrossEncoder.create(MODEL, max_length=512)
     with torch.no_grad():
-        made.model.classifier.weight.normal_(generator=torch.Generator().manual_seed(0))
+        reranker.model.classifier.weight.normal_(generator=torch.Generator().manual_seed(0))
     shutil.rmtree(data / "reranker", ignore_errors=True)
     (data / "reranker").mkdir()
-    made.save(data / "reranker")
+    reranker.save(data / "reranker")
     model = CrossEncoder.load(data / "reranker")
-    asked, passages = zip(*pairs(data, count), strict=True)
+    questions, passages = zip(*pairs(data, count), strict=True)
 
     def run(precision: Any = precision) -> Any:
-        tokenized = model.tokenize(asked, [("", text) for text in passages])
+        tokenized = model.tokenize(questions, [("", text) for text in passages])
         return model.score(tokenized, precision=precision).reshape(-1, PASSAGES)
 
     if precision == "int8":
@@ -272,7 +274,7 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str
 
 
 def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Callable[[], Timed]:
-    """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass, and four decoder terms besides."""
+    """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass and four decoder terms."""
     from retrievalkit.training.pretrain import pretrain as pretrain_model
 
     elapsed = _clock()

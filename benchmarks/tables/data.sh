@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The data of the tables at CPU size, from collections in BEIR's layout: data.sh COLLECTIONS OUTPUT
 #
-#     OUTPUT/mlm/train.jsonl, dev.jsonl   documents to train the encoder on masked words; dev: 300 held out
-#     OUTPUT/squad                        squad-open with 4,000 training questions, of its Wikipedia part, and 4,000 test questions
-#     OUTPUT/pydoc                        documentation of installed Python packages: a function's summary asks for the rest of it;
-#                                         other packages ask in training (7,900), dev (769) and test (1,480 questions)
-#     OUTPUT/all-mpnet-base-v2            an encoder of 12 layers, which five packages hold in parts (404 MB)
+#     OUTPUT/mlm/train.jsonl, dev.jsonl   documents for masked language modelling; dev: 300 held-out documents
+#     OUTPUT/squad                        squad-open with 4,000 training questions (from its Wikipedia part) and 4,000 test questions
+#     OUTPUT/pydoc                        documentation of installed Python packages: a function's summary is the question, the rest
+#                                         the passage; different packages for training (7,900), dev (769) and test (1,480 questions)
+#     OUTPUT/all-mpnet-base-v2            an encoder of 12 layers, from five packages (404 MB)
 #
-# The same each time: shuffled from a fixed stream of bytes. The training questions on comments and reviews are left out,
+# Reproducible: shuffled with a fixed stream of bytes. Training questions about comments and reviews are excluded,
 # because many of them cannot be understood without their passage.
 set -eo pipefail
 [ -d "${1:-}" ] && [ -n "${2:-}" ] || { echo "data.sh COLLECTIONS OUTPUT: COLLECTIONS is a folder with squad-open, nq-oracle, medquad, cacm, text" >&2; exit 2; }
@@ -41,16 +41,16 @@ zcat "$from"/squad-open/qrels/train.tsv.gz > "$to"/squad/train.tsv
 rm "$to"/squad/{train,test}.tsv "$to"/squad/wiki.txt
 
 if [ ! -d "$to"/pydoc ]; then
-  made=$(mktemp -d)
-  rkit convert pydoc:numpy,scipy,torch,sympy --kind collection "$made"/train
-  rkit convert pydoc:networkx --kind collection "$made"/dev
-  rkit convert pydoc:sklearn,matplotlib --kind collection "$made"/test
-  mkdir -p "$made"/pydoc/qrels
-  cat "$made"/{train,dev,test}/corpus.jsonl > "$made"/pydoc/corpus.jsonl
-  cat "$made"/{train,dev,test}/queries.jsonl > "$made"/pydoc/queries.jsonl
-  for split in train dev test; do mv "$made/$split"/qrels/test.tsv "$made/pydoc/qrels/$split.tsv"; done
-  mv "$made"/pydoc "$to"
-  rm -r "$made"
+  staging=$(mktemp -d)
+  rkit convert pydoc:numpy,scipy,torch,sympy --kind collection "$staging"/train
+  rkit convert pydoc:networkx --kind collection "$staging"/dev
+  rkit convert pydoc:sklearn,matplotlib --kind collection "$staging"/test
+  mkdir -p "$staging"/pydoc/qrels
+  cat "$staging"/{train,dev,test}/corpus.jsonl > "$staging"/pydoc/corpus.jsonl
+  cat "$staging"/{train,dev,test}/queries.jsonl > "$staging"/pydoc/queries.jsonl
+  for split in train dev test; do mv "$staging/$split"/qrels/test.tsv "$staging/pydoc/qrels/$split.tsv"; done
+  mv "$staging"/pydoc "$to"
+  rm -r "$staging"
 fi
 
 [ ! -d "$to"/all-mpnet-base-v2 ] || exit 0

@@ -1,7 +1,7 @@
-"""What was measured: the rows of a run, seed by seed, and the difference of two rows with its interval and test.
+"""Measurements: the rows of a run by seed, and the difference of two rows with its interval and test.
 
-A difference is taken question by question within each seed, and a question's differences are averaged over the seeds:
-so the questions are what is drawn, and the seeds are strata.
+Differences are computed per question within each seed, and then averaged over the seeds: questions are the sample,
+seeds are strata.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from retrievalkit.recipes.results import Cell, ResultRow, tabulate
 _NO_TERMS = ("step", "loss", "grad_norm", "learning_rate", "epoch")
 
 Rows = Mapping[int, Mapping[str, ResultRow]]
-"""Seed -> row -> its cells."""
+"""Rows by seed and name."""
 
 
 def rows_of(run: Run, folder: Path, seeds: Sequence[int]) -> Rows:
-    """The rows that are done, by seed; a row that has no seed is there for each."""
+    """The completed rows by seed; a row without seeds is included for each."""
     steps = _done(folder)
-    found = {}
+    rows = {}
     for seed in seeds:
         recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
-        found[seed] = {row.name: row for row in _table(recipe, folder, steps)}
-    return found
+        rows[seed] = {row.name: row for row in _table(recipe, folder, steps)}
+    return rows
 
 
 def terms_of(run: Run, folder: Path, seed: int, rows: Mapping[str, ResultRow]) -> dict[str, dict[str, list[float]]]:
-    """The terms of each row's loss, as first and last logged by the last of its trainings."""
+    """The terms of each row's loss, as logged first and last by its last training."""
     recipe = load_recipe(run.recipe, {**run.values, "seeds": [seed]})
     logs = {step.name: folder / (step.output or "") / "training.jsonl" for step in recipe.steps}
-    found = {}
+    terms = {}
     for name, row in rows.items():
         trained = [logs[step.name] for step in recipe.steps if step.name in row.steps and logs[step.name].is_file()]
-        found[name] = _terms(trained[-1]) if trained else {}
-    return found
+        terms[name] = _terms(trained[-1]) if trained else {}
+    return terms
 
 
 def _terms(log: Path) -> dict[str, list[float]]:
@@ -56,12 +56,12 @@ def _terms(log: Path) -> dict[str, list[float]]:
 
 
 def seconds_of(folder: Path) -> dict[str, int]:
-    """How long each step of a run took, of those that are done; rows share some of them."""
+    """The seconds of each completed step of a run; rows share some steps."""
     return {name: round(entry.get("seconds", 0)) for name, entry in sorted(_done(folder).items())}
 
 
 class Kept(NamedTuple):
-    """What is kept of a run: its rows by seed, of each row the loss's terms and the steps' seconds, and the commits."""
+    """The stored part of a run: rows by seed, the loss terms and seconds of each row, and the commits."""
 
     rows: Rows
     terms: Mapping[str, Mapping[str, Sequence[float]]]
@@ -70,9 +70,9 @@ class Kept(NamedTuple):
 
 
 def keep(row: ResultRow, folder: Path, seed: int, columns: Collection[str], **more: Any) -> None:
-    """Write a row of one seed as FOLDER/ROW.SEED.json.gz, with each question's figures, so that its run may be deleted.
+    """Write a row of a seed as FOLDER/ROW.SEED.json.gz, with each question's figures, so that its run can be deleted.
 
-    The questions are in the order of their ids, which are not kept: a digest says whether two rows have the same.
+    The questions are in the order of their ids, which are not stored: a digest identifies them.
     """
     cells = {}
     for name in sorted(set(columns) & set(row.cells)):
@@ -93,13 +93,13 @@ def kept(folder: Path, seeds: Sequence[int]) -> Kept:
     steps: dict[str, dict[str, int]] = {}
     for seed in seeds:
         for path in sorted(folder.glob(f"*.{seed}.json.gz")):
-            found = json.loads(gzip.decompress(path.read_bytes()))
+            stored = json.loads(gzip.decompress(path.read_bytes()))
             name = path.name.partition(".")[0]
-            cells = {column: _cell(seed, **cell) for column, cell in found["cells"].items()}
-            rows[seed][name] = ResultRow(name, name, "", cells, frozenset(), sum(found["steps"].values()))
-            terms.setdefault(name, found["terms"])
-            commits.append(found["commit"])
-            steps.setdefault(name, {}).update(found["steps"])
+            cells = {column: _cell(seed, **cell) for column, cell in stored["cells"].items()}
+            rows[seed][name] = ResultRow(name, name, "", cells, frozenset(), sum(stored["steps"].values()))
+            terms.setdefault(name, stored["terms"])
+            commits.append(stored["commit"])
+            steps.setdefault(name, {}).update(stored["steps"])
     return Kept(rows, terms, steps, list(dict.fromkeys(commits)))
 
 
@@ -113,7 +113,7 @@ def titles_of(run: Run) -> dict[str, str]:
 
 
 def level(rows: Rows, name: str, column: str) -> dict[str, Any] | None:
-    """A row's mean over its seeds, their deviation, and how long one of them took; None if it was not run."""
+    """A row's mean over its seeds, their deviation, and the seeds; None if it was not run."""
     cells = {seed: own[name].cells[column] for seed, own in rows.items() if name in own and column in own[name].cells}
     if not cells:
         return None
@@ -125,45 +125,45 @@ def level(rows: Rows, name: str, column: str) -> dict[str, Any] | None:
     }
 
 
-def difference(rows: Rows, one: str, other: str, column: str) -> dict[str, Any] | None:
-    """How much greater a figure of one row is than of another; None if they have no seed in common.
+def difference(rows: Rows, row: str, over: str, column: str) -> dict[str, Any] | None:
+    """The difference between a figure of two rows; None if they have no seed in common.
 
     Returns:
-        `mean`, `seeds` (the difference in each), and where the values of questions are known `low`, `high` (the
+        `mean`, `seeds` (the difference in each), and if the values of questions are known `low`, `high` (the
         bootstrap interval of 95 %), `p` (randomisation test) and `questions`.
     """
-    cells = {seed: gap for seed, own in rows.items() if (gap := _gap(own, one, other, column)) is not None}
+    cells = {seed: gap for seed, own in rows.items() if (gap := _gap(own, row, over, column)) is not None}
     if not cells:
         return None
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "mean": statistics.fmean(cell.mean for cell in cells.values()),
         "seeds": {str(seed): cell.mean for seed, cell in cells.items()},
     }
     shared = set.intersection(*(set(cell.queries) for cell in cells.values()))
     if shared:
         values = [statistics.fmean(cell.queries[query] for cell in cells.values()) for query in sorted(shared)]
-        ((found["low"], found["high"]),) = bootstrap_intervals(values)
-        found |= {"p": randomisation_test(values), "questions": len(values)}
-    return found
+        ((result["low"], result["high"]),) = bootstrap_intervals(values)
+        result |= {"p": randomisation_test(values), "questions": len(values)}
+    return result
 
 
-def _gap(rows: Mapping[str, ResultRow], one: str, other: str, column: str) -> Cell | None:
-    if not all(name in rows and column in rows[name].cells for name in (one, other)):
+def _gap(rows: Mapping[str, ResultRow], row: str, over: str, column: str) -> Cell | None:
+    if not all(name in rows and column in rows[name].cells for name in (row, over)):
         return None
-    return rows[one].cells[column].less(rows[other].cells[column])
+    return rows[row].cells[column].less(rows[over].cells[column])
 
 
 def _done(folder: Path) -> dict[str, dict[str, Any]]:
-    """The steps of a run that are done, as it noted them."""
+    """The completed steps of a run, from its run.json."""
     path = folder / "run.json"
     steps = storage.read_json(path, do="")["steps"] if path.is_file() else {}
     return {name: entry for name, entry in steps.items() if entry["done"]}
 
 
 def _table(recipe: Recipe, folder: Path, done: Mapping[str, Mapping[str, Any]]) -> Sequence[ResultRow]:
-    """The rows of a recipe whose steps are done, with columns by the names of figures alone."""
+    """The completed rows of a recipe, with the names of figures as columns."""
     paths = {step.name: folder / step.output for step in recipe.steps if step.name in done and step.output is not None}
-    figures = {name: found for name, path in paths.items() if (found := read_figures(path))}
+    figures = {name: values for name, path in paths.items() if (values := read_figures(path))}
     per_query = {name: read_per_query(paths[name]) for name in figures}
     seconds = {step.name: float(done.get(step.name, {}).get("seconds", 0)) for step in recipe.steps}
     return [_plain(row) for row in tabulate(recipe, figures, seconds, per_query).rows]

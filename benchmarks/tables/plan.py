@@ -1,4 +1,4 @@
-"""tables.yaml as values: the runs with their folders filled in, and the queue with one seed after the other."""
+"""The content of tables.yaml: the runs with their folders filled in, and the queue, seed by seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("tables.yaml")
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe and the values that it is run with.
+    """A recipe and its values.
 
     Attributes:
         name: Its folder below the output.
@@ -29,7 +29,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Item:
-    """A part of the queue: some rows of a run, with one seed or with the recipe's own."""
+    """A part of the queue: some rows of a run, with a seed or with the recipe's seeds."""
 
     run: Run
     rows: tuple[str, ...] = ()
@@ -44,23 +44,23 @@ class Item:
 
 
 def runs(content: Mapping[str, Any], places: Mapping[str, Any]) -> dict[str, Run]:
-    """The runs by name, with places such as "data" in their values."""
+    """The runs by name, with folders such as "data" in their values."""
     return {
-        name: Run(name, one["recipe"], {key: value.format(**places) for key, value in one["set"].items()})
-        for name, one in content["runs"].items()
+        name: Run(name, run["recipe"], {key: value.format(**places) for key, value in run["set"].items()})
+        for name, run in content["runs"].items()
     }
 
 
 def queue(content: Mapping[str, Any], known: Mapping[str, Run], seeds: Sequence[int]) -> Iterator[Item]:
-    """All rows with the first seed, then all with the second; what has no seeds comes with the first."""
+    """Yield all rows with the first seed, then all with the second; rows without seeds come first."""
     for place, seed in enumerate(seeds):
-        for one in content["queue"]:
-            seedless = one.get("seeds") is False
+        for part in content["queue"]:
+            seedless = part.get("seeds") is False
             if place and seedless:
                 continue
-            yield Item(known[one["run"]], tuple(one.get("rows", ())), None if seedless else seed)
+            yield Item(known[part["run"]], tuple(part.get("rows", ())), None if seedless else seed)
 
 
 def content(path: Path = FILE) -> Any:
-    """What tables.yaml holds."""
+    """The content of tables.yaml."""
     return read_yaml(path)

@@ -1,11 +1,10 @@
-"""The results page of the papers' tables, from what run.py left: results.json, RESULTS.md, a figure a table.
+"""Writes the results page of the papers' tables from the output of run.py: results.json, RESULTS.md and figures.
 
     python benchmarks/tables/results.py --data DATA --collections COLLECTIONS --encoder MODEL --runs RUNS
-    python benchmarks/tables/results.py                    # the page anew, from the rows that are kept
+    python benchmarks/tables/results.py                    # rewrite the page from the stored rows
 
-Each question's figures of a row that was run are kept in rows/, so that the page grows although runs are deleted; a
-row that is run again replaces the kept one. Nothing on the page is written by hand but tables.yaml: which rows are
-compared, the papers' figures, the reasons found.
+The figures of each question are stored in rows/, so runs can be deleted; a row that is run again
+replaces the stored row. Only tables.yaml is written by hand: the compared rows, the papers' figures, the reasons.
 """
 
 from __future__ import annotations
@@ -26,35 +25,35 @@ from retrievalkit.evaluation.significance import holm
 HERE = Path(__file__).parent
 FIGURES = HERE.parents[1] / "docs" / "assets" / "tables"  # for the site
 SHOWN = {"data": "data", "collections": "COLLECTIONS", "encoder": "encoder/encoder", "runs": "runs"}
-"""The folders in the page's commands, named as where it says how the encoder is made."""
+"""The folders in the page's commands, as in its instructions."""
 LEVEL = 0.05
 
 
 def main() -> None:
-    """Collect, if there are runs to collect from, and write the page."""
+    """Store the rows of runs, if there are any, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for place in ("data", "collections", "encoder", "runs"):
         parser.add_argument(f"--{place}", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     plan = content()
-    if given.runs is not None:
-        places = {name: getattr(given, name) for name in ("data", "collections", "encoder", "runs")}
-        lacking = [name for name, place in places.items() if place is None]
-        if lacking:
-            parser.error(f"--runs needs --{lacking[0]} too: the folders that run.py was given.")
-        if not given.runs.is_dir():
-            parser.error(f"--runs: no folder '{given.runs}'.")
+    if options.runs is not None:
+        places = {name: getattr(options, name) for name in ("data", "collections", "encoder", "runs")}
+        missing = [name for name, place in places.items() if place is None]
+        if missing:
+            parser.error(f"--runs also needs --{missing[0]}: pass the folders of run.py.")
+        if not options.runs.is_dir():
+            parser.error(f"--runs: '{options.runs}' is not a folder.")
         keep_runs(plan, {name: place.resolve() for name, place in places.items()}, HERE / "rows")
-    found = collect(plan, HERE / "rows")
-    (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    results = collect(plan, HERE / "rows")
+    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     FIGURES.mkdir(exist_ok=True)
-    for table in found["tables"]:
+    for table in results["tables"]:
         draw(table, FIGURES / f"{table['slug']}.svg")
-    (HERE / "RESULTS.md").write_text(page(found), encoding="utf-8")
+    (HERE / "RESULTS.md").write_text(page(results), encoding="utf-8")
 
 
 def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -> None:
-    """Keep all rows that were run."""
+    """Store all rows of the runs."""
     for name, run in runs(plan, places).items():
         columns = {plan["ours"], *(table["metric"] for table in plan["tables"] if table["run"] == name)}
         took = seconds_of(places["runs"] / name)
@@ -63,96 +62,96 @@ def keep_runs(plan: Mapping[str, Any], places: Mapping[str, Path], rows: Path) -
             for row in own.values():
                 commit = commits.get(row.name.partition("-")[0], commits.get("", ""))  # without the set
                 steps = {step: seconds for step, seconds in took.items() if step in row.steps}
-                if lacking := sorted(row.steps - set(steps)):
-                    print(f"{name}, {row.name}: step '{lacking[0]}' never ran. Collect with the recipe that was run.")
+                if missing := sorted(row.steps - set(steps)):
+                    print(f"{name}, {row.name}: step '{missing[0]}' never ran. Use the recipe of the run.")
                 keep(row, rows / name, seed, columns, steps=steps, terms=terms[row.name], commit=commit)
 
 
 def collect(plan: Mapping[str, Any], rows: Path) -> dict[str, Any]:
-    """Every table with its directions and levels, as far as its rows are kept."""
+    """Collect every table with its directions and levels, as far as its rows are stored."""
     known = runs(plan, SHOWN)
-    found = {name: kept(rows / name, plan["seeds"]) for name in known}
-    tables = [_table(table, found[table["run"]].rows, plan["ours"]) for table in plan["tables"]]
+    stored = {name: kept(rows / name, plan["seeds"]) for name in known}
+    tables = [_table(table, stored[table["run"]].rows, plan["ours"]) for table in plan["tables"]]
     for table in tables:
-        titles, terms = titles_of(known[table["run"]]), found[table["run"]].terms
+        titles, run = titles_of(known[table["run"]]), stored[table["run"]]
         table["titles"] = {name: titles[name] for name in table["levels"]}
-        table["terms"] = {name: terms.get(name, {}) for name in table["levels"]}
-        steps = {step: took for row in table["levels"] for step, took in found[table["run"]].steps.get(row, {}).items()}
+        table["terms"] = {name: run.terms.get(name, {}) for name in table["levels"]}
+        steps = {step: took for row in table["levels"] for step, took in run.steps.get(row, {}).items()}
         table["hours"] = sum(steps.values()) / 3600  # a step that rows share counts once
         table["command"] = _command(known[table["run"]], table["levels"])
-        table["commits"] = found[table["run"]].commits
-    return {"ours": plan["ours"], "tuning": _tuning(plan, known, found), "tables": tables}
+        table["commits"] = run.commits
+    return {"ours": plan["ours"], "tuning": _tuning(plan, known, stored), "tables": tables}
 
 
-def _tuning(plan: Mapping[str, Any], known: Mapping[str, Run], found: Mapping[str, Kept]) -> dict[str, float]:
-    """The figure of each row of the search for settings, by title, in the order of its recipe."""
+def _tuning(plan: Mapping[str, Any], known: Mapping[str, Run], stored: Mapping[str, Kept]) -> dict[str, float]:
+    """The figure of each row of the tuning, by title, in the order of its recipe."""
     name = "tuning"
     if name not in known:
         return {}
-    rows, titles = found[name].rows[plan["seeds"][0]], titles_of(known[name])
+    rows, titles = stored[name].rows[plan["seeds"][0]], titles_of(known[name])
     return {title: rows[row].cells[plan["ours"]].mean for row, title in titles.items() if row in rows}
 
 
 def _table(table: Mapping[str, Any], rows: Rows, ours: str) -> dict[str, Any]:
-    directions = [_direction(one, table, rows, ours) for one in table["directions"]]
-    tested = [one for one in directions if one["ours"] and "p" in one["ours"]]
-    for one, p in zip(tested, holm([one["ours"]["p"] for one in tested]), strict=True):
-        one["ours"]["p_corrected"] = p
-    for one in directions:
-        one["verdict"] = verdict(one)
-    named = dict.fromkeys(name for one in directions for name in (one["row"], one["over"]))
+    directions = [_direction(pair, table, rows, ours) for pair in table["directions"]]
+    tested = [direction for direction in directions if direction["ours"] and "p" in direction["ours"]]
+    for direction, p in zip(tested, holm([direction["ours"]["p"] for direction in tested]), strict=True):
+        direction["ours"]["p_corrected"] = p
+    for direction in directions:
+        direction["verdict"] = verdict(direction)
+    named = dict.fromkeys(name for direction in directions for name in (direction["row"], direction["over"]))
     levels = {name: _level(rows, name, table, ours) for name in named}
     slug = "-".join("".join(c if c.isalnum() else " " for c in table["name"].lower()).split())
     about = {key: table[key] for key in ("name", "about", "run", "metric", "on")}
     return {**about, "slug": slug, "directions": directions, "levels": levels}
 
 
-def _direction(one: Mapping[str, Any], table: Mapping[str, Any], rows: Rows, ours: str) -> dict[str, Any]:
-    mine, theirs = one["paper"]
-    column = one.get("ours", ours)
+def _direction(pair: Mapping[str, Any], table: Mapping[str, Any], rows: Rows, ours: str) -> dict[str, Any]:
+    row, over, (better, worse) = pair["row"], pair["over"], pair["paper"]
+    column = pair.get("ours", ours)
     return {
-        "row": one["row"],
-        "over": one["over"],
+        "row": row,
+        "over": over,
         "column": column,
-        "paper": None if mine is None else mine - theirs,
-        "ours": difference(rows, one["row"], one["over"], column),
-        "same_metric": difference(rows, one["row"], one["over"], table["metric"]),
-        "why": one.get("why"),
+        "paper": None if better is None else better - worse,
+        "ours": difference(rows, row, over, column),
+        "same_metric": difference(rows, row, over, table["metric"]),
+        "why": pair.get("why"),
     }
 
 
-def verdict(one: Mapping[str, Any]) -> str:
-    """Whether ours has the paper's direction, which is that the first row is better, and by more than chance.
+def verdict(direction: Mapping[str, Any]) -> str:
+    """Compare our direction with the paper's, in which the first row is better.
 
     Returns:
-        "not run", "no difference", "agrees" or "opposite"; the last two with ", significantly" where the corrected
+        "not run", "no difference", "agrees" or "opposite"; the last two with ", significantly" if the corrected
         p-value is below 0.05.
     """
-    if one["ours"] is None:
+    ours = direction["ours"]
+    if ours is None:
         return "not run"
-    if not one["ours"]["mean"]:
+    if not ours["mean"]:
         return "no difference"
-    said = "agrees" if one["ours"]["mean"] > 0 else "opposite"
-    return said + (", significantly" if one["ours"].get("p_corrected", 1) < LEVEL else "")
+    return ("agrees" if ours["mean"] > 0 else "opposite") + (
+        ", significantly" if ours.get("p_corrected", 1) < LEVEL else ""
+    )
 
 
 def _level(rows: Rows, name: str, table: Mapping[str, Any], ours: str) -> dict[str, Any]:
-    columns = dict.fromkeys((ours, table["metric"]))
-    found = {column: level(rows, name, column) for column in columns}
     return {
-        "figures": found,
+        "figures": {column: level(rows, name, column) for column in dict.fromkeys((ours, table["metric"]))},
         "minutes": [round(own[name].seconds / 60, 1) for own in rows.values() if name in own],
     }
 
 
 def _command(run: Run, rows: Iterable[str]) -> str:
-    """What runs these rows, with all of the recipe's seeds."""
+    """The command that runs these rows with all seeds of the recipe."""
     variants = tuple(dict.fromkeys(name.partition("-")[0] for name in rows))  # without the set
     return shlex.join(["rkit", *Item(run, variants).words(Path(SHOWN["runs"]))])
 
 
 def _commits(folder: Path, run: str, seed: int) -> dict[str, str]:
-    """Row -> the last commit at which it ran with a seed; "" stands for all rows, where a part did not name its own."""
+    """The last commit of each row with a seed; "" stands for all rows of a part without row names."""
     path = folder / "runs.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     ran = [line for line in lines if line["run"] == run and line["seed"] in (None, seed)]

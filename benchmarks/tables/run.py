@@ -1,9 +1,9 @@
-"""Runs the rows of the papers' tables, one after the other; what is done is skipped, so it may be cut off at any time.
+"""Runs the rows of the papers' tables in order; completed rows are skipped, so it can be interrupted at any time.
 
     python benchmarks/tables/run.py --data DATA --collections COLLECTIONS --encoder MODEL --output RUNS [--only mlr,mvr]
 
-Each part is an `rkit run` in a process of its own. RUNS/runs.jsonl says when each ran, at which commit, and how it
-ended; a part that fails is left for the next time, and the others go on.
+Each part is an `rkit run` in a separate process. RUNS/runs.jsonl records its start, commit and exit code; a part that
+fails is repeated by the next run, and the other parts continue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from plan import Item, content, queue, runs
@@ -23,25 +22,25 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Run all parts; returns how many failed."""
+    """Run all parts; returns the number of failures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for place in ("data", "collections", "encoder", "output"):
         parser.add_argument(f"--{place}", type=Path, required=True)
-    parser.add_argument("--only", default="", help="names of runs, between commas")
-    parser.add_argument("--seeds", help="some of the seeds, between commas")
+    parser.add_argument("--only", default="", help="comma-separated names of runs")
+    parser.add_argument("--seeds", help="comma-separated seeds")
     parser.add_argument("--dry", action="store_true", help="print the commands")
-    given = parser.parse_args()
+    options = parser.parse_args()
     plan = content()
-    output = given.output.resolve()
-    places = {name: getattr(given, name).resolve() for name in ("data", "collections", "encoder")}
-    seeds = [int(seed) for seed in given.seeds.split(",")] if given.seeds else plan["seeds"]
-    only = set(filter(None, given.only.split(",")))
+    output = options.output.resolve()
+    places = {name: getattr(options, name).resolve() for name in ("data", "collections", "encoder")}
+    seeds = [int(seed) for seed in options.seeds.split(",")] if options.seeds else plan["seeds"]
+    only = set(filter(None, options.only.split(",")))
     if unknown := only - set(plan["runs"]):
         parser.error(f"--only: no run '{min(unknown)}'. Known: {', '.join(plan['runs'])}.")
     parts = [
-        one for one in queue(plan, runs(plan, {**places, "runs": output}), seeds) if not only or one.run.name in only
+        item for item in queue(plan, runs(plan, {**places, "runs": output}), seeds) if not only or item.run.name in only
     ]
-    if given.dry:
+    if options.dry:
         for part in parts:
             print(shlex.join(["rkit", *part.words(output)]))
         return 0
@@ -53,7 +52,7 @@ def _done(part: Item, output: Path) -> bool:
     words = part.words(output)
     started = time.time()
     print(time.strftime("%H:%M:%S"), part.run.name, ",".join(part.rows), part.seed or "", flush=True)
-    code = subprocess.run(_rkit(words), check=False).returncode
+    code = subprocess.run([sys.executable, "-m", "retrievalkit", *words], check=False).returncode
     entry = {"run": part.run.name, "rows": part.rows, "seed": part.seed, "code": code, "commit": _commit()}
     entry |= {"started": round(started), "seconds": round(time.time() - started)}
     with (output / "runs.jsonl").open("a", encoding="utf-8") as log:
@@ -61,15 +60,9 @@ def _done(part: Item, output: Path) -> bool:
     return code == 0
 
 
-def _rkit(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "retrievalkit", *words]
-
-
 def _commit() -> str:
-    said = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return said.stdout.strip()
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return git.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Work on the machines of a cluster: the options of `--ray`, and the workers that a plugin provides."""
+"""Distributed work: the options of `--ray`, and the workers that a plugin provides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionErr
 __all__ = ["RANKS", "ClusterOptions", "RayOptions", "check_same", "spread_map", "workers"]
 
 RANKS = "torchrun"
-"""The address of the processes that torchrun started, instead of that of a Ray cluster."""
+"""The address that stands for the processes of torchrun instead of a Ray cluster."""
 _MOST_WORKERS = 1 << 16
 
 
@@ -29,7 +29,7 @@ class RayOptions(CommandOptions):
     Args:
         ray: Run on a Ray cluster: "auto" for this machine's cluster, HOST:PORT for another cluster, "local" for the
             processors of this machine.
-        ray_workers: Maximum number of workers at a time; None = as many as the cluster has room for.
+        ray_workers: Maximum number of workers at a time; None = as many as fit on the cluster.
         ray_cpus: Processors per worker; None = 1.
         ray_gpus: GPUs per worker, or a fraction of a GPU; None = 1 if the cluster has any.
     """
@@ -46,7 +46,7 @@ class RayOptions(CommandOptions):
         """The cluster; None = run in this process.
 
         Raises:
-            OptionError: Options of workers are set, and `ray` is not.
+            OptionError: Options of workers are set without `ray`.
         """
         if self.ray is not None:
             return ClusterOptions(
@@ -90,5 +90,5 @@ def check_same(what: str, place: str | Path, found: str, expected: str) -> None:
         ArtifactError: The fingerprints differ.
     """
     if found != expected:
-        msg = f"on {socket.gethostname()}, '{place}' is another {what} than where the command runs. Copy it there."
+        msg = f"on {socket.gethostname()}, '{place}' is not the {what} of the command. Copy the {what} to that machine."
         raise ArtifactError(msg)

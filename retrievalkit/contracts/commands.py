@@ -1,32 +1,11 @@
 """API for commands of plugins: declared options, retrievers, folders with manifests.
 
-    @dataclass(frozen=True)
-    class MeasureOptions(WritingOptions):
-        \"\"\"Options of `measure`.
+A frozen dataclass declares the options of a command: its flags, its names in recipes, the arguments of the Python
+function and of `rk.command`. docs/write-a-plugin.md has an example. The result of the command has `summary`, the text
+to print, and `as_json()`, the output of `--json`; it may have `notes`.
 
-Args:
-            model: A checkpoint or a pretrained model.
-            limit: Number of texts.
-        \"\"\"
-
-        model: Annotated[Place, Argument(), Reads()]
-        _: KW_ONLY
-        limit: Annotated[int, Ge(1)] = 100
-
-    @command("measure", MeasureOptions)
-    def measure(options: MeasureOptions) -> Measurement:
-        \"\"\"Measure a model.\"\"\"
-        retriever = open_retriever(options.model)
-        with write_folder(options.output, overwrite=options.overwrite) as folder:
-            ...
-            write_manifest(folder, "measurement", command="measure", options={}, inputs={}, counts={})
-
-The dataclass defines the flags, `--set`, the names in recipes and the arguments of `measure(...)` and `rk.command`. The
-result has `summary`, the text to print, and `as_json()`, the output of `--json`; it may have `notes`.
-
-A promise to plugins, like `retrievalkit.contracts`. Plugins use the core's programs only through this module, since
-their commands must encode texts and write folders exactly as the built-in commands do. Light to import: torch is
-imported when a retriever is opened.
+A promise to plugins, like `retrievalkit.contracts`. Plugins use the core's programs only through this module, so their
+commands encode texts and write folders exactly as the built-in commands do. Importing it does not import torch.
 """
 
 from __future__ import annotations

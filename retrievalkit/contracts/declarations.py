@@ -1,26 +1,12 @@
 """Commands as typed functions: a frozen dataclass declares a command's options, and everything else derives from it.
 
-    @dataclass(frozen=True)
-    class EncodeOptions(Command):
-        \"\"\"Options of `encode`.
-
-Args:
-            model: A checkpoint or a pretrained model.
-            batch_tokens: Maximum number of tokens in a batch, padding included.
-        \"\"\"
-
-        model: Annotated[Place, Reads()]
-        _: KW_ONLY
-        output: Place
-        batch_tokens: Annotated[int, Ge(1)] | None = None
-
-    @command(EncodeOptions)
+    @command("encode", EncodeOptions)
     def encode(options: EncodeOptions) -> Folder:
         \"\"\"Encode texts with a model.\"\"\"
 
-This defines the Python function `encode("bert", output="vectors", batch_tokens=4096)`, whose keywords mypy checks; the
-command `rkit encode`, by `retrievalkit.cli.derived`; a recipe's step with the same names; and the reference page. The
-annotation of a field has its type, default and bounds, and the docstring has its help.
+defines the Python function `encode("bert", output="vectors", batch_tokens=4096)`, whose keywords mypy checks; the
+command `rkit encode` (`retrievalkit.cli.derived`); a recipe's step with the same names; and the reference page. Fields
+of `EncodeOptions` have the types, defaults and bounds, its docstring the help.
 """
 
 from __future__ import annotations
@@ -52,10 +38,10 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Flag:
-    """The spelling of an option on the command line, if it differs from the field's name with dashes.
+    """The spelling of an option on the command line, if it differs from the field name with dashes.
 
     Attributes:
-        names: Such as "--output", "-o"; "--shared-tower/--separate-towers" for a flag with an opposite.
+        names: Spellings, such as "--output", "-o"; "--shared-tower/--separate-towers" for a flag with an opposite.
         metavar: Placeholder for the value in the help.
         required: Required on the command line and in recipes; optional in Python, as for a result in memory.
     """
@@ -67,10 +53,10 @@ class Flag:
 
 @dataclass(frozen=True)
 class Argument:
-    """Marks a field that is positional on the command line.
+    """Marker of a field that is positional on the command line.
 
     Attributes:
-        several: True if it takes all remaining words.
+        several: True if it gets all remaining words.
     """
 
     several: bool = False
@@ -78,10 +64,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Named:
-    """Marks the name of a registered component, whose options are in the field `{kind}_options`.
+    """Marker of the name of a registered component, whose options are in the field `{kind}_options`.
 
     Attributes:
-        kind: Such as "pooler".
+        kind: Kind of component, such as "pooler".
         usual: The component whose options a recipe checks if no component is named.
     """
 
@@ -91,10 +77,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Reads:
-    """Marks an input: it is fetched from an object store, and may be in memory.
+    """Marker of an input, which is fetched from an object store, and may be in memory.
 
     Attributes:
-        convert: Turns data in memory into an address (`retrievalkit.data.inputs`); None = only places are accepted.
+        convert: Converts data in memory to an address (`retrievalkit.data.inputs`); None = only places are accepted.
     """
 
     convert: Callable[[Any], str] | None = None
@@ -102,10 +88,10 @@ class Reads:
 
 @dataclass(frozen=True)
 class Rest:
-    """Marks the field for settings (`--set`, a recipe's `set`) that have no field of their own.
+    """Marker of the field for settings (`--set`, a recipe's `set`) without a field of their own.
 
     Attributes:
-        sections: True if it takes sections by name; False if it takes the values outside sections.
+        sections: True for sections by name; False for values outside sections.
     """
 
     sections: bool = False
@@ -152,7 +138,7 @@ def marks(annotation: Any) -> tuple[Any, ...]:
 
 
 def mark(annotation: Any, kind: type) -> Any:
-    """Return the first mark of a kind; None if there is none."""
+    """Return the first mark of a type, or None."""
     return next((one for one in marks(annotation) if isinstance(one, kind)), None)
 
 
@@ -210,7 +196,7 @@ class Command(Generic[Parameters, Options, Result]):
             args = (*args[: len(positional) - 1], args[len(positional) - 1 :])
         if len(args) > len(positional):
             names = ", ".join(positional)
-            msg = f"{self.name} takes {len(positional)} positional arguments ({names}), and {len(args)} are given."
+            msg = f"{self.name} takes {len(positional)} positional arguments ({names}), but got {len(args)}."
             raise OptionError(msg)
         values = dict(zip(positional, args, strict=False))
         if repeated := values.keys() & given.keys():
@@ -231,7 +217,7 @@ class Command(Generic[Parameters, Options, Result]):
         return checked
 
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options set by `--set` or a recipe's `set`: the command's, and by section its components'.
+        """Return the options in `--set` or a recipe's `set`: the command's, and by section those of its components.
 
         Args:
             values: Such as {"epochs": 3, "pooler": {"layers": [4, 6]}}.
@@ -327,5 +313,5 @@ def _environment(options: Any) -> Iterator[Any]:
 
 
 def _local(value: Any) -> Any:
-    """Return the local copy of an object in a store; other values unchanged."""
+    """Return the local copy of an object in a store, or any other value unchanged."""
     return str(storage.local(value)) if isinstance(value, str) and storage.is_address(value) else value

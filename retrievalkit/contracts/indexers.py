@@ -1,4 +1,4 @@
-"""The contract of indexers. Does not import torch, which takes seconds and which an index of texts does not need."""
+"""The contract of indexers. It does not import torch, which an index of texts does not need."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class Indexer(ABC):
     """"vectors": the source is a vectors/ folder and queries are a Representation; "texts": a corpus, and strings."""
 
     view: Literal["all", "vectors", "weights"] = "all"
-    """The part it compares of texts with vectors and weights; the other part is ignored."""
+    """The part of texts with vectors and weights that is searched; the other part is ignored."""
 
     segmented: bool = True
-    """For an index of vectors: True if later additions may be an index of their own, searched together with the first,
+    """For an index of vectors: True if additions may be a separate index that is searched together with the first,
     with scores on the same scale."""
 
     reads_texts: bool = False
@@ -81,8 +81,8 @@ class Indexer(ABC):
     an array (1, size); 0, the default, if it takes a `Representation` only."""
 
     from_files: frozenset[str] = frozenset()
-    """The options whose values come from a manifest or a recipe, not from the user; set before `build` and `open`. An
-    address among them may be a stranger's, so it gets no credentials."""
+    """Options whose values come from a manifest or a recipe, not from the user; set before `build` and `open`. An
+    address among them may belong to a stranger, so it gets no credentials."""
 
     @abstractmethod
     def build(self, source: Any, index_dir: Path) -> Mapping[str, float]:
@@ -126,7 +126,7 @@ class Indexer(ABC):
             UnsupportedError: This indexer does not support it, which is the default.
         """
         del index_dir, target, deleted, added, compact
-        msg = f"{type(self).__name__} builds indexes and does not change them. Index the whole corpus again."
+        msg = f"{type(self).__name__} does not support changes. Index the whole corpus again."
         raise UnsupportedError(msg)
 
     def join(self, parts: Sequence[Path], target: Path) -> None:
@@ -157,7 +157,7 @@ class Indexer(ABC):
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
         """Search among the allowed texts only, for `--filter`; scores as from `search`.
 
-        By default, searches for more and more hits until k of them are allowed; if that takes more hits than there are
+        By default, repeats the search for more hits until k of them are allowed; if that takes more hits than there are
         allowed texts, `rank` ranks all allowed texts. Override either method if the index can do better.
 
         Args:
@@ -178,7 +178,7 @@ class Indexer(ABC):
         return self.rank(queries, k, allowed)
 
     def rank(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
-        """Return the best of a few allowed texts, after computing all their scores; see `search_among`.
+        """Return the best of a few allowed texts by their scores; see `search_among`.
 
         Uses `scores` by default, or a search for all texts if `scores` is not supported.
         """
@@ -204,7 +204,7 @@ class Indexer(ABC):
         return self.view == "weights" or getattr(queries, "vectors", None) is None
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:  # noqa: ARG002 - by contract
-        """Return the scores of specific texts, on the scale of `search`: fusion scores the hits of other indexes.
+        """Return the scores of specific texts, on the scale of `search`; used by fusion for the hits of other indexes.
 
         Args:
             queries: As for `search`.
@@ -217,16 +217,16 @@ class Indexer(ABC):
         Raises:
             UnsupportedError: This indexer does not support it, which is the default.
         """
-        msg = f"{type(self).__name__} finds texts, and does not score given ones."
+        msg = f"{type(self).__name__} cannot score specific texts."
         raise UnsupportedError(msg)
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
         """Return each query term's contribution to the scores of some texts, shown by `rkit search --query`.
 
-        An indexer of vectors need not implement it: its hits are explained by encoding them.
+        An indexer of vectors need not implement it: hits are explained by encoding them.
 
         Args:
-            query: A query, as `search` takes it.
+            query: A query, as for `search`.
             ids: Ids of texts.
 
         Returns:
@@ -236,7 +236,7 @@ class Indexer(ABC):
             UnsupportedError: This indexer does not support it, which is the default.
         """
         del query, ids
-        msg = f"{type(self).__name__} does not say what the terms of a query add to a score."
+        msg = f"{type(self).__name__} does not report the contributions of terms."
         raise UnsupportedError(msg)
 
 

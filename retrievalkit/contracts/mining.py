@@ -20,9 +20,9 @@ class Question:
     """A distinct query text, with the data of all its examples.
 
     Attributes:
-        query: The smallest of its ids, the text, and the answers.
-        ids: All its ids in the examples.
-        positives: Ids of its known positives.
+        query: The smallest id, the text and the answers.
+        ids: All ids of the query in the examples.
+        positives: Ids of the known positives.
         copies: Ids of other passages with the same text as a positive.
     """
 
@@ -41,8 +41,8 @@ class Found:
     Attributes:
         question: The question.
         ids: Ids of the retrieved passages, best first.
-        scores: Their scores.
-        holds: For each, True if it contains an answer; None = not checked.
+        scores: Scores of the passages.
+        holds: For each passage, True if it contains an answer; None = unchecked.
         positives: Ids of the question's positives, or of the mined positive.
     """
 
@@ -54,7 +54,7 @@ class Found:
 
     @classmethod
     def of(cls, question: Question, hits: Sequence[tuple[str, float]], holds: Sequence[bool] | None = None) -> Found:
-        """Create it from the hits of a run."""
+        """Create the hits of a question from a run."""
         ids = [passage_id for passage_id, _ in hits]
         return cls(question, ids, [score for _, score in hits], holds, question.positives)
 
@@ -92,7 +92,7 @@ class FilterInputs:
 
 
 class Filter:
-    """Drops hits of questions before the rest become negatives.
+    """Drops hits of questions; the remaining hits become negatives.
 
     A filter sees only the hits kept by earlier filters. Its result may depend only on the question, its hits and the
     passages: a killed mining run resumes with other questions.
@@ -101,7 +101,7 @@ class Filter:
         inputs: The passages, and the scores of a re-ranker. Options are additional keyword-only arguments.
 
     Attributes:
-        name: Its name in the audit; "" = its registered name.
+        name: Name in the audit; "" = the registered name.
         needs_answers: True if it needs `Found.holds`: which hits contain an answer to the question.
     """
 
@@ -114,11 +114,11 @@ class Filter:
     def keep(self, part: Sequence[Found], left: Sequence[Places]) -> list[Places]:
         """Return the places of the remaining hits to keep for each question of a part, ascending.
 
-        Override it if many questions at a time are faster to compute.
+        Override it if computing many questions at a time is faster.
 
         Args:
             part: The questions with all their hits.
-            left: For each, the places of the remaining hits.
+            left: The places of each question's remaining hits.
         """
         return [self.keep_of(found, places) for found, places in zip(part, left, strict=True)]
 

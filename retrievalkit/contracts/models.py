@@ -48,12 +48,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class ExtraTokens:
-    """Tokens that a pooler needs in front of a text, such as MVR's viewers.
+    """Tokens that a pooler prepends to a text, such as MVR's viewers.
 
     Attributes:
         count: Number of tokens.
         source: "new" embeddings, vocabulary rows "unused" in pre-training, or "named" tokens.
-        standard_deviation: Standard deviation of the normal distribution of new embeddings.
+        standard_deviation: Standard deviation of new embeddings, which are normally distributed.
         replace_first: True to replace the [CLS]-like token.
         position: Position number of all of them; None numbers them as ordinary tokens.
         names: For the source "named": `count` entries of the vocabulary.
@@ -72,11 +72,11 @@ class Needs:
     """A pooler's requirements of an encoder, which computes nothing else.
 
     Attributes:
-        layers: Layer numbers, 0 = embeddings, L = last, negative = counted from the last (-1); for both sides, or
+        layers: Layer numbers (0 = embeddings, L = last, negative = counted from the last, -1), for both sides or
             by side ("query", "document").
         vocabulary_head: True if it needs `TokenStates.head`.
-        extra_tokens: Tokens to put in front of the texts, by side.
-        mask_filled: Sides whose texts are padded with [MASK]-like tokens to their maximum length. No token attends to
+        extra_tokens: Tokens to prepend to the texts, by side.
+        mask_filled: Sides whose texts are padded with [MASK]-like tokens to the maximum length. No token attends to
             these (attention_mask 0), but they have states: ColBERT's query augmentation.
         fill_attended: True if tokens attend to these (attention_mask 1).
     """
@@ -161,7 +161,7 @@ def refuse_idle(options: Mapping[str, Any], effects: Mapping[str, tuple[bool, st
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a tensor to a device; a copy to a GPU does not wait for what the GPU computes."""
+    """Copy a tensor to a device; a copy to a GPU does not wait for the GPU's computations."""
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     # From memory that is not pinned, the driver copies when the device is idle.
@@ -192,7 +192,7 @@ class Batch:
         special_mask: (batch, tokens) bool, True at [CLS]/[SEP]-like tokens.
         extra: (batch, n) long, positions of the extra tokens, or None.
         position_ids: (batch, tokens) long, the position numbers of all tokens; None = the encoder's own.
-        padded: False if all tokens are real, which a GPU could not report without a wait.
+        padded: False if all tokens are real; computing this on a GPU would synchronise.
     """
 
     input_ids: Tensor
@@ -320,7 +320,7 @@ class Representation:
         return _map_tensors(self, Tensor.detach)
 
     def float(self) -> Representation:
-        """The same values with half precision widened to float32, for sums over many scores; float64 is unchanged."""
+        """The same values with half precision widened to float32, for sums over many scores."""
         return _map_tensors(self, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
 
     def rows(self, index: slice | Tensor) -> Representation:
@@ -328,7 +328,7 @@ class Representation:
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """The representation to index and search: only the kept vector, if there is one, and no extras."""
+        """The representation to index and search: only the `kept` vector, if it is set, and no extras."""
         if self.kept is None or self.vectors is None:
             return replace(self, extras={}) if self.extras else self
         vectors = self.vectors[:, self.kept : self.kept + 1]
@@ -377,7 +377,7 @@ class Representation:
 
 
 def pad_second(tensor: Tensor, size: int) -> Tensor:
-    """Pad or cut the second dimension of a tensor to `size`, with zeros; a tensor of one dimension is unchanged."""
+    """Pad with zeros, or cut, the second dimension of a tensor to `size`; one-dimensional tensors are unchanged."""
     if tensor.dim() == 1 or tensor.shape[1] == size:
         return tensor
     return nn.functional.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, size - tensor.shape[1]))
@@ -397,7 +397,7 @@ def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
 
 
 def to_cpu(made: Representation) -> Callable[[], Representation]:
-    """Start to copy a representation to the CPU, in one piece; the function waits for the copy and returns it."""
+    """Start to copy a representation to the CPU in one transfer; the returned function waits for the copy."""
     if made.device.type == "cpu":
         return lambda: made
     sent: list[Tensor] = []
@@ -464,19 +464,19 @@ class Encoder(nn.Module, ABC):
     info: EncoderInfo
 
     offers: frozenset[str] = frozenset()
-    """The optional needs that it supports: "vocabulary_head", "extra_tokens", "mask_filled"."""
+    """Supported optional needs: "vocabulary_head", "extra_tokens", "mask_filled"."""
 
     adjustable: frozenset[str] = frozenset()
-    """Options that may change when training continues from its weights."""
+    """Options that may change when training continues from a checkpoint."""
 
     backend: str = "torch"
-    """The library that computes its layers."""
+    """The library that computes the layers."""
 
     parallel_batches: int = 1
     """Batches to encode at a time, each in its own thread."""
 
     half_only: bool = False
-    """True if its layers compute in bf16 or fp16 only, as flash attention does: queries too are then encoded so."""
+    """True if the layers compute only in bf16 or fp16, as flash attention does; queries are then encoded so too."""
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
@@ -532,18 +532,18 @@ class Encoder(nn.Module, ABC):
         raise UnsupportedError(msg)
 
     def embed(self, batch: Batch) -> Tensor:
-        """Return only the embeddings (layer 0), (batch, tokens, width); optional."""
+        """Return the embeddings (layer 0), (batch, tokens, width); optional."""
         del batch
         msg = f"the encoder {type(self).__name__} has no embeddings apart from its layers."
         raise UnsupportedError(msg)
 
     def word_embeddings(self) -> Tensor:
-        """Return the word embeddings with their graph, (vocabulary, width), as wide as the states; optional."""
+        """Return the word embeddings (vocabulary, width) with their graph, as wide as the states; optional."""
         msg = f"the encoder {type(self).__name__} has no vectors of words."
         raise UnsupportedError(msg)
 
     def layer_shape(self) -> LayerShape:
-        """Return the shape of its layers; BERT's by default, with heads of 64 dimensions."""
+        """Return the shape of the layers; BERT's by default, with heads of 64 dimensions."""
         return LayerShape(max(1, self.info.width // 64), 4 * self.info.width, nn.functional.gelu, 0.1, 0.1)
 
     def file(self, name: str) -> Path | None:
@@ -565,7 +565,7 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write everything that `type(self)(folder, **options)` and `prepare` need to restore an equal encoder."""
+        """Write everything that `type(self)(folder, **options)` and `prepare` need to restore the encoder."""
 
 
 class Pooler(nn.Module, ABC):
@@ -575,10 +575,10 @@ class Pooler(nn.Module, ABC):
     """
 
     needs: Needs = Needs()
-    """Its requirements of the encoder; may be a property, and may differ between training and eval mode."""
+    """Requirements of the encoder; may be a property, and may differ between training and eval mode."""
 
     default_loss: str = "contrastive"
-    """The default loss to train it with."""
+    """The default loss in training."""
 
     cosine: bool = False
     """True if a score is a cosine: vectors have length 1, a query has one vector, and there are no weights. The default
@@ -597,7 +597,7 @@ class Pooler(nn.Module, ABC):
 
 
 class Loss(nn.Module, ABC):
-    """Turns the representations of a batch into a number to minimise. It never sees token states."""
+    """Computes a number to minimise from the representations of a batch; it never sees token states."""
 
     needs_teacher: bool = False
     """True if the training examples must have a teacher's scores."""
@@ -644,10 +644,10 @@ class Pretrainer(nn.Module, ABC):
     """
 
     needs: Needs = Needs(vocabulary_head=True)
-    """Its requirements of the encoder. A vocabulary head missing from the weights is initialised at random."""
+    """Requirements of the encoder. A vocabulary head missing from the weights is initialised at random."""
 
     wants: str = "text"
-    """The requirement of a document, such as "two spans of text"; other documents are dropped and counted."""
+    """Requirement of a document, such as "two spans of text"; other documents are dropped and counted."""
 
     def __init__(self, encoder: Encoder, max_length: int) -> None:
         super().__init__()
@@ -670,7 +670,7 @@ class Pretrainer(nn.Module, ABC):
 
     @abstractmethod
     def collate(self, samples: Sequence[Any], draw: random.Random) -> Mapping[str, Batch | Tensor]:
-        """Collate and mask samples, one after the other, into `Batch`es and tensors by name, on the CPU."""
+        """Collate and mask samples in order, into `Batch`es and tensors by name, on the CPU."""
 
     def counts(self, batch: Mapping[str, Any]) -> Mapping[str, int]:
         """Return the number of labelled tokens that each term of the loss averages over, in a batch from `collate`.

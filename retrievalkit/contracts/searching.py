@@ -45,7 +45,7 @@ class Candidates:
 
 
 class FusionMethod(ABC):
-    """Fuses the hits of several runs: a document's score is the weighted sum of what each run contributes.
+    """Fuses the hits of several runs: a document's score is the weighted sum of the contributions of each run.
 
     Options are keyword-only arguments of the constructor: `--fusion "NAME(option=value)"`. The options `normalization`,
     `missing` and `rrf_k` are set by the flags of the same names.
@@ -68,7 +68,7 @@ class Judged(NamedTuple):
     """The grades of a query, as a metric sees them.
 
     Attributes:
-        found: The grades of the retrieved documents, best first, up to the metric's cutoff; None = not judged.
+        found: The grades of the retrieved documents, best first, up to the metric's cutoff; None = unjudged.
         grades: The grades of all judged documents, retrieved or not, in any order.
     """
 
@@ -92,7 +92,7 @@ class Metric(ABC):
         """Parse a metric such as `NAME`, `NAME@10` or `NAME(option=value)@10`.
 
         Raises:
-            OptionError: The text is not of this form, or has an option that the metric lacks.
+            OptionError: The text has another form, or an option is unknown.
         """
         name, options, cutoff = read_call(text)
         metric = cls(**check_options(f"metric '{name}'", cls, options))
@@ -104,7 +104,7 @@ class Metric(ABC):
         """Return the value for a query, which must be finite; `found` is empty if the run lacks the query."""
 
     def mean(self, values: Sequence[float]) -> float:
-        """Return the value for a run from the values of its queries; 0 if there are none."""
+        """Return the value of a run from the values of its queries; 0 without queries."""
         return sum(values) / len(values) if values else 0.0
 
 
@@ -112,8 +112,8 @@ class Reranker(ABC):
     """Scores pairs of a query and a passage: `rkit rerank apply NAME:MODEL`, with the registered NAME.
 
     Attributes:
-        fingerprint: Any text that changes whenever the model does: scores left by a killed command are reused if it
-            is the same.
+        fingerprint: Any text that changes whenever the model does; scores of a killed command are reused if it is the
+            same.
         max_length: Maximum number of tokens per pair; None = no limit.
     """
 

@@ -1,4 +1,4 @@
-"""Workers: processes that apply functions to items. `--ray` uses those named `ray`, and torchrun those of its name."""
+"""Workers: processes that apply functions to items, registered as `ray` (for `--ray`) and `torchrun`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Staying(Protocol):
         """
 
     def __call__(self, items: Mapping[int, Any]) -> dict[int, Any]:
-        """Return the answers to items, each from the worker of its number, or from another if that is lost.
+        """Return the results of items, each from the worker of its number, or from another if that worker is lost.
 
         Raises:
             RetrievalkitError: No worker is left.
@@ -60,7 +60,7 @@ class Tasks(Protocol):
     lost: tuple[type[BaseException], ...]
 
     def submit(self, item: Any) -> Future[Any]:
-        """Call the function with an item and its number of processors as soon as there is room."""
+        """Call the function with an item and its number of processors as soon as a worker is free."""
 
     def stop(self, patience: float) -> None:
         """Stop all calls, and wait at most `patience` seconds until they have stopped."""
@@ -92,7 +92,7 @@ class Workers(ABC):
         Args:
             make: Returns the function; called in each worker on its first item. An item is repeated if its worker is
                 lost.
-            items: Returns the items; called in a process on this machine. Each should be large enough to transfer.
+            items: Returns the items; called in a process on this machine. Items should be worth a transfer.
             ordered: Yield results in the order of the items, which waits for late and lost items.
             here: The function in the command's process, for workers that share this process and its models.
 

@@ -1,6 +1,6 @@
-"""Implementation of `rkit index`: builds an index/ folder from a vectors/ folder or a corpus.
+"""Builds an index/ folder from a vectors/ folder or a corpus (`rkit index`).
 
-The folder holds the indexer's files and a manifest that records the indexer, its source, and the checkpoint that
+The folder form the indexer's files and a manifest that records the indexer, its source, and the checkpoint that
 encodes queries. For shards, see `retrievalkit.indexing.shards`.
 """
 
@@ -54,44 +54,42 @@ def build_index(
     if kind == "index":
         msg = f"'{source}' is an index already."
         raise ArtifactError(msg)
-    holds: Indexed = "vectors" if kind == "vectors" else "texts"
+    form: Indexed = "vectors" if kind == "vectors" else "texts"
     try:
-        component = registry.component("indexer", indexer or _DEFAULTS[holds])
+        component = registry.component("indexer", indexer or _DEFAULTS[form])
     except UnknownNameError as error:
         if indexer not in (None, "bm25"):
             raise
         msg = f"{error} To index the texts of '{source}', install one: pip install retrievalkit-pyserini"
         raise InputError(msg) from error
     component_class: Any = component.load()
-    if component_class.indexes != holds:
+    if component_class.indexes != form:
         msg = f"indexer '{component.name}' indexes {component_class.indexes}, and '{source}' is "
-        msg += (
-            "a vectors folder. Give the corpus instead, or an indexer of vectors, such as --indexer flat."
-            if holds == "vectors"
-            else "no vectors folder. Encode the corpus first "
-            f"(rkit encode CHECKPOINT {source} --output vectors), then: rkit index vectors --indexer {component.name}"
-        )
+        msg += "a vectors folder. Index the corpus, or choose an indexer of vectors, such as --indexer flat."
+        if form == "texts":
+            do = f"rkit encode CHECKPOINT {source} --output vectors, then: rkit index vectors"
+            msg = f"'{source}' is not a vectors folder. Encode the corpus first: {do} --indexer {component.name}"
         raise InputError(msg)
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})
-    made: Indexer = component_class(**checked)
+    builder: Indexer = component_class(**checked)
     if trust.in_recipe():
-        made.from_files = frozenset(checked)
-    opened: VectorStore | Corpus = VectorStore(source) if holds == "vectors" else open_corpus(source)
-    described = {**describe("indexer", component.name, checked), "indexes": holds}
+        builder.from_files = frozenset(checked)
+    opened: VectorStore | Corpus = VectorStore(source) if form == "vectors" else open_corpus(source)
+    described = {**describe("indexer", component.name, checked), "indexes": form}
     if parts is not None:
-        shards.check(component.name, made, opened, parts)
+        shards.check(component.name, builder, opened, parts)
     with storage.write_folder(output, overwrite=overwrite, keep_partial=parts is not None) as staging:
         more: dict[str, Any] = {}
         if parts is None:
-            counts = made.build(opened, staging)
+            counts = builder.build(opened, staging)
         else:
-            counts, more = shards.build(made, described, opened, staging, parts, cluster)
+            counts, more = shards.build(builder, described, opened, staging, parts, cluster)
         origin = _origin(opened, source, Path(output))
         if texts is not None:
             write_corpus(staging / TEXTS, open_corpus(texts))
-            kept = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
-            origin["corpus"] = _located(kept, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
+            copy = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
+            origin["corpus"] = _located(copy, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
         if isinstance(opened, Corpus):
             write_fields(staging / FIELDS, ((passage.id, passage.fields) for passage in opened))
         elif (opened.folder / FIELDS).is_file():
@@ -122,20 +120,20 @@ def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> d
         inputs = {"corpus": storage.describe_input(source, fingerprint)}
         return {"inputs": inputs, "corpus": _located(corpus, inputs["corpus"]["path"], output)}
     manifest = opened.manifest
-    found: dict[str, Any] = {"inputs": {"vectors": storage.describe_input(source, opened.fingerprint)}}
+    entries: dict[str, Any] = {"inputs": {"vectors": storage.describe_input(source, opened.fingerprint)}}
     if "checkpoint" in manifest:
-        found["checkpoint"] = _located(manifest["checkpoint"], manifest["checkpoint"]["path"], output)
+        entries["checkpoint"] = _located(manifest["checkpoint"], manifest["checkpoint"]["path"], output)
     if "dimensions" in manifest:
         # The model is unknown; the caller names the query encoder when the index is opened.
-        found["dimensions"] = manifest["dimensions"]
+        entries["dimensions"] = manifest["dimensions"]
     if "corpus" in manifest:
         path = manifest["inputs"].get("texts", {}).get("path", manifest["corpus"]["source"])
-        found["corpus"] = _located(manifest["corpus"], path, output)
-    return found
+        entries["corpus"] = _located(manifest["corpus"], path, output)
+    return entries
 
 
 def _located(entry: Mapping[str, Any], path: str, output: Path) -> dict[str, Any]:
-    """The entry with its path, also relative to the index, so that both can move together."""
+    """Add the path, also relative to the index, so that index and input can move together."""
     if storage.is_address(path) or storage.store_of(output):
         return {**entry, "path": path}
     if not os.path.isabs(path):

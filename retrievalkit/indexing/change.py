@@ -1,7 +1,7 @@
-"""Implementation of `rkit index INDEX --add`, `--delete` and `--compact`: incremental updates of an index.
+"""Incremental updates of an index (`rkit index INDEX --add`, `--delete`, `--compact`).
 
-A changed index returns the same hits as a new index of the remaining texts, in their order, followed by the added
-texts, in theirs; a changed text counts as added. See `retrievalkit.indexing.segments` for the files.
+A changed index returns the same hits as a new index of the remaining texts followed by the added texts, each in their
+order. A changed text counts as added. See `retrievalkit.indexing.segments` for the files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from retrievalkit.data.fields import FIELDS, FieldTable, Value, write_fields
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.passage_parts import PART
 from retrievalkit.data.records import table_of
-from retrievalkit.data.vectors import Ids, JoinedStore, VectorStore, VectorWriter
+from retrievalkit.data.vectors import IDS, Ids, JoinedStore, VectorStore, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
@@ -61,7 +61,7 @@ class Outcome:
         changed: Number of texts that replaced texts with the same ids, or whose fields changed.
         unchanged: Number of input texts that the index already held.
         deleted: Number of removed texts.
-        compacted: Number of segments merged into one; 0 if there was nothing to compact.
+        compacted: Number of segments merged into one; 0 if there was nothing to merge.
         encoded: Number of encoded texts; the others already had vectors, possibly under another id.
         segments: Number of segments of the index.
     """
@@ -101,16 +101,16 @@ def change_index(
 ) -> Outcome:
     """Change an index: delete texts, then add texts, then compact the index.
 
-    A reader that has the index open keeps using the old state. If the change is killed, the index is in its old or its
+    A reader that has the index open keeps the old state. If the change is killed, the index is in its old or its
     new state, and the same command completes the change. See `IndexOptions`; `delete` may name files only with
     `id_files`.
     """
     folder = Path(index)
     if add is None and not delete and not compact:
-        msg = "there is nothing to change. Give add, delete or compact."
+        msg = "there is nothing to change. Set add, delete or compact."
         raise OptionError(msg)
     if mirror and add is None:
-        msg = "mirror deletes the texts that the passages of add lack. Give add too, or leave it out."
+        msg = "mirror deletes the texts that are not in the passages of add. Set add too, or leave it out."
         raise OptionError(msg)
     with storage.held(folder):
         storage.restore(folder)
@@ -136,34 +136,34 @@ class _Index:
         assert self.opened.lease is not None
         self.opened.lease.release()  # no other process changes the index, and this change removes old files
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
-        self.segments = [(one, one.deleted_ids(folder)) for one in segments_of(self.manifest)]
+        self.segments = [(segment, segment.deleted_ids(folder)) for segment in segments_of(self.manifest)]
         # Texts with changed fields only: id -> new fields.
         self.relabelled: dict[str, Mapping[str, Value]] = {}
-        self.mirrored: Corpus | None = None  # the texts that the index will hold
+        self.mirrored: Corpus | None = None  # with `mirror`: all texts of the index after the change
 
     @cached_property
     def ids(self) -> list[Ids]:
         """The ids of the texts of each segment, including deleted texts."""
-        found = []
+        ids = []
         for segment, _ in self.segments:
             folder = segment.folder(self.folder)
-            listed = next((one for one in (folder / "vectors" / "ids.txt", folder / "ids.txt") if one.is_file()), None)
-            if listed is None:
+            file = next((path for path in (folder / "vectors" / IDS, folder / IDS) if path.is_file()), None)
+            if file is None:
                 msg = f"'{folder}' does not list its texts, so it cannot be changed. Index the whole corpus again."
                 raise UnsupportedError(msg)
-            found.append(Ids(listed))
-        return found
+            ids.append(Ids(file))
+        return ids
 
     @cached_property
     def corpus(self) -> Corpus | None:
-        """The texts, if they are still at the recorded place."""
+        """The texts; None if the recorded corpus is missing or has changed."""
         return _recorded_corpus(self.manifest.get("corpus"), self.folder)
 
-    def left(self, leaving: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
+    def left(self, removed: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
         """Yield the id and fields of each remaining text."""
         table = self.opened.fields
         rows = ((name, dict[str, Value]()) for name in self.digests) if table is None else table.rows()
-        return ((name, self.relabelled.get(name, fields)) for name, fields in rows if name not in leaving)
+        return ((name, self.relabelled.get(name, fields)) for name, fields in rows if name not in removed)
 
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
@@ -186,106 +186,102 @@ def _add_and_delete(
     precision: Any,
     outcome: Outcome,
 ) -> None:
-    held = index.digests
-    lists = [files.fingerprint(one) for one in sorted(delete) if id_files and os.path.isfile(one)]
+    digests = index.digests
+    lists = [files.fingerprint(name) for name in sorted(delete) if id_files and os.path.isfile(name)]
     deletion = storage.fingerprint_value([str(add), sorted(delete), lists])
     # If the last change was the same, it was killed, or has already deleted the texts.
-    gone = _texts_to_delete(index, delete, id_files, repeated=index.manifest.get("deletion") == deletion)
+    to_delete = _texts_to_delete(index, delete, id_files, repeated=index.manifest.get("deletion") == deletion)
     index.manifest["deletion"] = deletion
-    given: list[str] = []
-    coming: list[str] = []
-    labels = {} if index.corpus is None else {one.id: _label(one.fields) for one in index.corpus if one.fields}
+    input_ids: list[str] = []
+    added: list[str] = []
+    labels = {} if index.corpus is None else {text.id: _label(text.fields) for text in index.corpus if text.fields}
     vectors, texts = None, None
     if add is not None and storage.kind_of(add) == "vectors":
         if not index.opened.needs_encoding:
-            msg = f"'{index.folder}' indexes texts, and '{add}' is a vectors folder. Give the passages instead."
+            msg = f"'{index.folder}' indexes texts, and '{add}' is a vectors folder. Add the passages instead."
             raise UnsupportedError(msg)
         vectors = _fitting(index, add)
-        given = coming = list(vectors.ids)
+        input_ids = added = list(vectors.ids)
         if (entry := vectors.manifest.get("corpus")) is not None:
             place = vectors.manifest.get("inputs", {}).get("texts", {}).get("path", entry["source"])
             texts = _recorded_corpus({**entry, "path": place}, Path(add))
     elif add is not None:
-        if index.corpus is None and held:
-            notices.note("the texts of the index are not known, so each that is given counts as new or changed.")
+        if index.corpus is None and digests:
+            notices.note("the texts of the index are unknown, so every passage counts as new or changed.")
 
         def differing() -> Iterator[Passage]:
             for passage in open_corpus(add):
-                given.append(passage.id)
-                if held.get(passage.id) != _digest(passage) or passage.id in gone:
-                    coming.append(passage.id)
+                input_ids.append(passage.id)
+                if digests.get(passage.id) != _digest(passage) or passage.id in to_delete:
+                    added.append(passage.id)
                     yield passage
                 elif labels.get(passage.id, _label({})) != _label(passage.fields):
                     index.relabelled[passage.id] = passage.fields
 
         write_corpus(work / "texts.jsonl", differing())
-        if coming:
+        if added:
             texts = open_corpus(work / "texts.jsonl")
             texts.counts_empty = False  # reported already
-    # Stale passages of documents that now have fewer: ID#4, if the input has only ID#1 to ID#3.
+    # Stale passages of documents that have become shorter: ID#4 if the input has only ID#1 to ID#3.
     numbers: dict[str, list[int]] = {}
-    for part in filter(None, map(PART.fullmatch, given)):
+    for part in filter(None, map(PART.fullmatch, input_ids)):
         numbers.setdefault(part[1], []).append(int(part[2]))
     whole = {document: len(some) for document, some in numbers.items() if len(some) == max(some)}
-    gone |= {part[0] for part in filter(None, map(PART.fullmatch, held)) if int(part[2]) > whole.get(part[1], math.inf)}
+    to_delete |= {
+        part[0] for part in filter(None, map(PART.fullmatch, digests)) if int(part[2]) > whole.get(part[1], math.inf)
+    }
     if mirror:
-        gone |= held.keys() - set(given)
+        to_delete |= digests.keys() - set(input_ids)
         if vectors is None and add is not None:
             index.mirrored = open_corpus(add)
             index.mirrored.counts_empty = False  # reported already
-    replaced = {name for name in coming if name in held and name not in gone}
+    replaced = {name for name in added if name in digests and name not in to_delete}
     relabelled = len(index.relabelled)
-    outcome.deleted, outcome.changed = len(gone), len(replaced) + relabelled
-    outcome.added, outcome.unchanged = len(coming) - len(replaced), len(given) - len(coming) - relabelled
-    if not gone and not coming:
+    outcome.deleted, outcome.changed = len(to_delete), len(replaced) + relabelled
+    outcome.added, outcome.unchanged = len(added) - len(replaced), len(input_ids) - len(added) - relabelled
+    if not to_delete and not added:
         if relabelled:
             _commit(index, index.segments, None)
         return
-    leaving = frozenset(gone | replaced)
-    if len(held) - len(leaving) + len(coming) == 0:
+    removed = frozenset(to_delete | replaced)
+    if len(digests) - len(removed) + len(added) == 0:
         msg = f"no text would be left in '{index.folder}'. Remove the folder, or add texts in the same command."
         raise InputError(msg)
-    if mirror and held and len(gone) == len(held):
-        known = set(held.values())
+    if mirror and digests and len(to_delete) == len(digests):
+        known = set(digests.values())
         if texts is None or not any(_digest(passage) in known for passage in texts):
-            msg = (
-                f"'{add}' has none of the {counted(len(held), 'texts')} of '{index.folder}', and all would be deleted. "
-                "Nothing was changed. Give the passages that belong to the index, or index these in another folder."
-            )
+            msg = f"'{add}' has none of the texts of '{index.folder}', so nothing was changed. Build a new index."
             raise InputError(msg)
     if not index.opened.needs_encoding:
-        _change_texts(index, work, leaving, coming, texts, compact=False)
+        _change_texts(index, work, removed, added, texts, compact=False)
         return
-    if coming and not index.indexer.segmented:
+    if added and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
         named = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
-        msg = (
-            f"'{index.folder}' cannot be added to: an index of '{name}' ({named}) is built of all texts at once. "
-            "Index the whole collection again."
-        )
+        msg = f"'{index.folder}' is built from all texts at once (indexer '{name}', {named}). Index the whole corpus."
         raise UnsupportedError(msg)
-    if coming and vectors is None:
+    if added and vectors is None:
         assert texts is not None
         vectors = _vectors_of(index, texts, work, model, precision, outcome)
-    kept, names = [], list(leaving)
+    kept, names = [], list(removed)
     for own, (segment, deleted) in zip(index.ids, index.segments, strict=True):
         here = {name for name, row in zip(names, own.rows(names).tolist(), strict=True) if row >= 0}
         if len(deleted | here) < len(own):
             kept.append((segment, deleted | here))
     built = None if vectors is None else _built(index, vectors.folder, work)
-    _commit(index, kept, built, leaving, coming, texts)
+    _commit(index, kept, built, removed, added, texts)
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
     """The ids of the texts to delete, named by text id, by document id, or in files that list ids."""
-    held = index.digests
+    digests = index.digests
     documents: dict[str, list[str]] = {}
-    for name in held:
+    for name in digests:
         part = PART.fullmatch(name)
         while part is not None:
             documents.setdefault(part[1], []).append(name)
             part = PART.fullmatch(part[1])
-    known = held.keys() | documents.keys()
+    known = digests.keys() | documents.keys()
     names: list[str] = []
     read = [name for name in delete if id_files and name not in known and os.path.isfile(name)]
     for name in delete:
@@ -301,13 +297,11 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
         return set()
     if unknown:
         close = nearest_id(unknown[0], sorted(known))
-        msg = (
-            f"the index '{index.folder}' has neither text nor document of {len(unknown):,} of the {len(names):,} ids "
-            f"to delete{f' (read from {shortlist(read)})' if read else ''}: {shortlist(unknown, 3)}"
-            f"{f'; did you mean {close!r}?' if close else '.'} Nothing was changed. Leave them out, or correct them."
-        )
+        source = f" (read from {shortlist(read)})" if read else ""
+        unknown_ids = f"{len(unknown):,} of the {len(names):,} ids to delete{source}: {shortlist(unknown, 3)}"
+        msg = f"'{index.folder}' does not contain {unknown_ids}{f'; did you mean {close!r}?' if close else '.'}"
         raise InputError(msg)
-    return {text for name in names for text in ([name] if name in held else documents[name])}
+    return {text for name in names for text in ([name] if name in digests else documents[name])}
 
 
 def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
@@ -315,17 +309,11 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
     store = VectorStore(vectors)
     ours, theirs = index.opened.checkpoint, store.manifest.get("checkpoint")
     if ours and theirs and [ours.get(key) for key in _OF_MODEL] != [theirs.get(key) for key in _OF_MODEL]:
-        msg = (
-            f"'{vectors}' was encoded by another model than the texts of '{index.folder}' ('{theirs['path']}' and "
-            f"'{ours['path']}', by their fingerprints): their vectors are not comparable. Give the passages."
-        )
+        msg = f"the vectors of '{vectors}' and '{index.folder}' are not comparable. Add the passages instead."
         raise ArtifactError(msg)
-    held = joined_vectors(index.folder, index.manifest)
-    if held is not None and (held.dim, held.vocabulary) != (store.dim, store.vocabulary):
-        msg = (
-            f"'{vectors}' holds vectors of size {store.dim or store.vocabulary:,}, and '{index.folder}' of size "
-            f"{held.dim or held.vocabulary:,}: they are not comparable. Give vectors of the same model."
-        )
+    stored = joined_vectors(index.folder, index.manifest)
+    if stored is not None and (stored.dim, stored.vocabulary) != (store.dim, store.vocabulary):
+        msg = f"'{vectors}' has vectors of size {store.dim or store.vocabulary:,}, '{index.folder}' of another size."
         raise ArtifactError(msg)
     return store
 
@@ -334,27 +322,27 @@ def _vectors_of(
     index: _Index, texts: Corpus, work: Path, model: str | Path | None, precision: Any, outcome: Outcome
 ) -> VectorStore:
     """The vectors of texts, in their order; reuses those that the index holds under other ids."""
-    held, digests = joined_vectors(index.folder, index.manifest), index.digests
-    rows_held = [] if held is None else held.ids.rows(list(digests)).tolist()
-    row_of = {digest: row for digest, row in zip(digests.values(), rows_held, strict=False) if row >= 0}
+    stored, digests = joined_vectors(index.folder, index.manifest), index.digests
+    rows_stored = [] if stored is None else stored.ids.rows(list(digests)).tolist()
+    row_by_digest = {digest: row for digest, row in zip(digests.values(), rows_stored, strict=False) if row >= 0}
     names: list[str] = []
     known: list[int] = []
 
     def unknown() -> Iterator[Passage]:
         for passage in texts:
             names.append(passage.id)
-            known.append(row_of.get(_digest(passage), -1))
+            known.append(row_by_digest.get(_digest(passage), -1))
             if known[-1] < 0:
                 yield passage
 
     outcome.encoded = write_corpus(work / "unknown.jsonl", unknown())
-    stores = [] if held is None or outcome.encoded == len(names) else [held]
+    stores = [] if stored is None or outcome.encoded == len(names) else [stored]
     if outcome.encoded:
         stores.append(VectorStore(_encoded(index, work / "unknown.jsonl", work / "vectors", model, precision)))
-    if stores[0] is not held:
+    if stores[0] is not stored:
         return stores[0]
     rows, folder = np.array(known), work / "known-and-encoded"
-    rows[rows < 0] = len(held) + np.arange(outcome.encoded)
+    rows[rows < 0] = len(stored) + np.arange(outcome.encoded)
     _write_vectors(index, folder, _shards(index, JoinedStore(stores, [()] * len(stores)), rows, names))
     return VectorStore(folder)
 
@@ -380,7 +368,7 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))
     if manifest["checkpoint"]["fingerprint"] != checkpoint["fingerprint"]:
-        msg = f"'{place}' is another model than the one that encoded '{index.folder}'. Give the right one: --model."
+        msg = f"'{place}' is another model than the one that encoded '{index.folder}'. Set --model to that model."
         raise ArtifactError(msg)
     return output
 
@@ -394,34 +382,34 @@ def _recorded_options(index: _Index) -> dict[str, Any]:
 
 
 def _built(index: _Index, vectors: Path, work: Path) -> Path:
-    """Build a segment from a vectors folder, with the indexer and options of the index."""
-    made_by, target = index.manifest["indexer"], work / "segment"
+    """Build a segment from a vectors folder with the indexer and options of the index."""
+    indexer, target = index.manifest["indexer"], work / "segment"
     shutil.rmtree(target, ignore_errors=True)
-    build_index(vectors, indexer=made_by["name"], output=target, options=made_by["options"])
+    build_index(vectors, indexer=indexer["name"], output=target, options=indexer["options"])
     return target
 
 
 def _change_texts(
-    index: _Index, work: Path, leaving: frozenset[str], coming: Sequence[str], texts: Corpus | None, *, compact: bool
+    index: _Index, work: Path, removed: frozenset[str], added: Sequence[str], texts: Corpus | None, *, compact: bool
 ) -> None:
-    """Have an indexer of texts write the changed index."""
+    """Write the changed index of an indexer of texts."""
     target = work / "segment"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     own = index.segments[0][0].folder(index.folder)
-    counts = index.indexer.changed(own, target, deleted=leaving, added=texts if coming else None, compact=compact)
+    counts = index.indexer.changed(own, target, deleted=removed, added=texts if added else None, compact=compact)
     if "empty" in counts:
         # Texts without words are not indexed.
-        number = len(index.digests) - len(leaving) + len(coming)
+        number = len(index.digests) - len(removed) + len(added)
         counts = {**counts, "texts": number, "empty": number - (counts["texts"] - counts["empty"])}
     described = {name: index.manifest[name] for name in ("options", "inputs", "indexer")}
     listed = storage.describe_files(target)
     storage.write_manifest(target, "index", command="index", counts=counts, files=listed, **described)
-    _commit(index, [], target, leaving, coming, texts)
+    _commit(index, [], target, removed, added, texts)
 
 
 def _compact(index: _Index, work: Path) -> int:
-    """Merge all segments into one, and return their number; 0 if there is nothing to do."""
+    """Merge all segments into one, and return their number; 0 if there is nothing to merge."""
     if not index.opened.needs_encoding:
         if index.segments == [(Segment(""), frozenset())]:
             return 0
@@ -480,15 +468,16 @@ def _commit(
     index: _Index,
     kept: Sequence[tuple[Segment, frozenset[str]]],
     built: Path | None,
-    leaving: frozenset[str] = frozenset(),
-    coming: Sequence[str] = (),
+    removed: frozenset[str] = frozenset(),
+    added: Sequence[str] = (),
     texts: Corpus | None = None,
 ) -> None:
     """Replace the segments and fields of an index: rename the new files, then replace the manifest."""
     folder, manifest = index.folder, index.manifest
     number = int(manifest.get("change", 0)) + 1
     (folder / FOLDER).mkdir(exist_ok=True)
-    before = {one.get("name", ""): one["counts"] for one in manifest.get("segments", [{"counts": manifest["counts"]}])}
+    recorded = manifest.get("segments", [{"counts": manifest["counts"]}])
+    before = {entry.get("name", ""): entry["counts"] for entry in recorded}
     entries: list[dict[str, Any]] = []
     new_fields = {} if texts is None else {passage.id: passage.fields for passage in texts if passage.fields}
     for segment, deleted in kept:
@@ -498,7 +487,7 @@ def _commit(
             if not segment.deleted or segment.deleted_ids(folder) != deleted:
                 entry["deleted"] = f"deleted-{number:04d}-{segment.name}.txt"
                 with storage.write_file(folder / FOLDER / entry["deleted"]) as staging:
-                    staging.write_bytes("".join(f"{one}\n" for one in sorted(deleted)).encode())
+                    staging.write_bytes("".join(f"{name}\n" for name in sorted(deleted)).encode())
         entries.append({**entry, "counts": before[segment.name]})
     if built is not None:
         name = f"{number:04d}"
@@ -511,39 +500,41 @@ def _commit(
     for entry in entries:
         names = [f"{FOLDER}/{entry['name']}/{storage.MANIFEST}"] if entry["name"] else []
         if not names:
-            listed |= {name: one for name, one in manifest["files"].items() if not name.startswith(f"{FOLDER}/")}
+            listed |= {name: file for name, file in manifest["files"].items() if not name.startswith(f"{FOLDER}/")}
         names += [f"{FOLDER}/{entry['deleted']}"] if "deleted" in entry else []
         listed |= {name: storage.describe_file(folder / name) for name in names}
     # The inputs get the fingerprint of the current content, which differs from the original input.
     holds = storage.fingerprint_value(listed)
-    after = {name: one for name, one in manifest.items() if name not in ("check", "corpus", "fields")}
+    after = {name: entry for name, entry in manifest.items() if name not in ("check", "corpus", "fields")}
     fields = f"{FOLDER}/fields-{number:04d}.parquet"
-    of_new = ((name, new_fields.get(name, {})) for name in coming)
-    if write_fields(folder / fields, itertools.chain(index.left(leaving), of_new)):
+    of_new = ((name, new_fields.get(name, {})) for name in added)
+    if write_fields(folder / fields, itertools.chain(index.left(removed), of_new)):
         after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
     # The files and folders of the original index are removed once it has only later segments.
-    gone: set[str] = set()
+    superseded: set[str] = set()
     if all(entry["name"] for entry in entries):
-        gone = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(manifest.get("superseded", ()))
+        superseded = {name.partition("/")[0] for name in manifest["files"]} - {FOLDER} | set(
+            manifest.get("superseded", ())
+        )
     after |= {
         "inputs": {name: {**entry, "fingerprint": holds} for name, entry in manifest["inputs"].items()},
         "counts": _counts([entry["counts"] for entry in entries], sum(len(deleted) for _, deleted in kept)),
         "files": listed,
         "segments": entries,
         "change": number,
-        "superseded": sorted(gone),
+        "superseded": sorted(superseded),
     }
-    held: Iterable[Passage] | None = index.mirrored
-    if held is None and index.corpus is not None and (texts is not None or not coming):
-        ids = set(coming)
-        left = (passage for passage in index.corpus if passage.id not in leaving)
-        left = (replace(one, fields=index.relabelled.get(one.id, one.fields)) for one in left)
+    passages: Iterable[Passage] | None = index.mirrored
+    if passages is None and index.corpus is not None and (texts is not None or not added):
+        ids = set(added)
+        remaining = (passage for passage in index.corpus if passage.id not in removed)
+        remaining = (replace(text, fields=index.relabelled.get(text.id, text.fields)) for text in remaining)
         new = (passage for passage in (texts or ()) if passage.id in ids)
-        held = itertools.chain(left, new)
-    if held is not None:
+        passages = itertools.chain(remaining, new)
+    if passages is not None:
         name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
         place = str((folder / name).absolute())
-        write_corpus(place, held)
+        write_corpus(place, passages)
         fingerprint = storage.fingerprint_file(place)
         after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
         if "corpus" in after["inputs"]:
@@ -554,17 +545,17 @@ def _commit(
 def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, float]:
     if len(counts) == 1 and not deleted:
         return dict(counts[0])
-    texts = sum(int(one["texts"]) for one in counts) - deleted
-    found: dict[str, float] = {"texts": texts}
-    if all("vectors" in one for one in counts):
-        single = all(one["vectors"] == one["texts"] for one in counts)
-        found["vectors"] = texts if single else sum(int(one["vectors"]) for one in counts)
-    return {**found, "segments": len(counts), "deleted": deleted}
+    texts = sum(int(part["texts"]) for part in counts) - deleted
+    total: dict[str, float] = {"texts": texts}
+    if all("vectors" in part for part in counts):
+        single = all(part["vectors"] == part["texts"] for part in counts)
+        total["vectors"] = texts if single else sum(int(part["vectors"]) for part in counts)
+    return {**total, "segments": len(counts), "deleted": deleted}
 
 
 def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Remove files that the index no longer lists, including those of a killed change, unless a reader holds them."""
-    listed = {name for one in segments_of(manifest) for name in (one.name, one.deleted)}
+    listed = {name for segment in segments_of(manifest) for name in (segment.name, segment.deleted)}
     listed |= {Path(manifest.get("corpus", {}).get("path", "")).name, Path(manifest.get("fields", "")).name}
     place = folder / FOLDER
     for path in list(place.iterdir()) if place.is_dir() else []:

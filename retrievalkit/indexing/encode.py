@@ -1,7 +1,4 @@
-"""`rkit encode`: encodes a corpus or queries into a vectors/ folder.
-
-rkit encode CHECKPOINT TEXTS --side document --output DIR
-"""
+"""`rkit encode`: encodes a corpus or queries into a vectors/ folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Implementation of `rkit encode`: encodes a corpus or queries into a vectors/ folder.
-
-    rkit encode CHECKPOINT TEXTS --side document --output DIR
+"""Encodes a corpus or queries into a vectors/ folder (`rkit encode`).
 
 Memory does not grow with the corpus: texts are read in shards, a thread tokenises the next shard while the model
 computes, and vectors are written shard by shard. A killed run keeps its complete shards. The workers of a Ray cluster
@@ -59,24 +57,13 @@ def encode(
     opened: Retriever | None = None,
     cluster: ClusterOptions | None = None,
 ) -> dict[str, Any]:
-    """Encode texts and write a vectors/ folder.
+    """Encode texts, write a vectors/ folder, and return its manifest; see `EncodeOptions`.
 
-    Args:
-        model: A checkpoint folder, or the name or folder of a pretrained model that has not been trained here.
-        texts: A corpus (side "document") or queries (side "query"), in any known format.
-        side: Selects the tower and the length limit.
-        output: The vectors folder to write.
-        options: Encoding options; None = the defaults.
-        overwrite: Replace an existing output folder.
-        opened: The model, if already loaded.
-        cluster: The cluster whose workers encode; None = this process.
-
-    Returns:
-        The manifest of the folder.
+    `opened` is the model if it is already loaded, `cluster` the cluster whose workers encode; None = this process.
     """
     options = options or EncodingOptions()
     if cluster is not None and cluster.ray != RANKS and isinstance(texts, InMemory):
-        msg = "with ray another process reads the texts. Give a file or a folder of them, or leave it out."
+        msg = "with ray, other processes read the texts. Pass a file or a folder, or leave ray out."
         raise OptionError(msg)
     storage.check_output(output, overwrite=overwrite)
     if side == "query" and is_checkpoint(model) and "document_length" in (options.encoder_options or {}):
@@ -103,8 +90,8 @@ def encode(
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
         files, reported = writer.checksums(), left_out.reported()
         if isinstance(source.rows, Corpus):
-            without = {text["id"] for text in reported.get("left_out", ())}
-            rows = ((passage.id, passage.fields) for passage in source.rows if passage.id not in without)
+            skipped = {text["id"] for text in reported.get("left_out", ())}
+            rows = ((passage.id, passage.fields) for passage in source.rows if passage.id not in skipped)
             if write_fields(staging / FIELDS, rows):
                 files[FIELDS] = storage.describe_file(staging / FIELDS)
         return storage.write_manifest(
@@ -216,8 +203,8 @@ class _Job:
     def options(self) -> dict[str, Any]:
         """The options that determine the bytes of the folder."""
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
-        given = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
-        return {"side": self.side, **values, **{name: value for name, value in given.items() if value is not None}}
+        optional = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
+        return {"side": self.side, **values, **{name: value for name, value in optional.items() if value is not None}}
 
     def shards(self, skip: frozenset[int]) -> Iterator[tuple[int, EncodedShard]]:
         """Yield the encoded shards with their numbers, except those in `skip`."""
@@ -281,7 +268,7 @@ class _Job:
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
         token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)
         # Lists of Python integers would take many times the memory.
-        return number, [one for one, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
+        return number, [name for name, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
     def _encode(self, ids: list[str], token_ids: list[np.ndarray], advance: Callable[[int], None]) -> EncodedShard:
         positions: list[list[int]] = []
@@ -324,7 +311,7 @@ class _LeftOut:
         """Record skipped texts and reasons of a shard before it is written."""
         if not texts:
             return
-        self._rows += [{"shard": number, "id": one, "reason": reason} for one, reason in texts.items()]
+        self._rows += [{"shard": number, "id": name, "reason": reason} for name, reason in texts.items()]
         self._path.write_text("".join(f"{json.dumps(row)}\n" for row in self._rows), encoding="utf-8")
         self._writer.keep(self._path)
 
@@ -336,7 +323,7 @@ class _LeftOut:
         first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_NAMED])
         rest = f"; and {len(self._rows) - _NAMED:,} more, see left_out in manifest.json" if self._rows[_NAMED:] else ""
         count = counted(len(self._rows), "texts")
-        notices.note(f"{count} could not be encoded, and the vectors are without: {first}{rest}.")
+        notices.note(f"{count} could not be encoded, and the folder lacks them: {first}{rest}.")
         return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}
 
 
@@ -360,10 +347,7 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
     largest = np.abs(rows).reshape(len(rows), -1).max(axis=1)
     if wrong := np.flatnonzero(np.isfinite(largest) & (largest > np.finfo(np.float16).max)).tolist():
         text = wrong[0] if counts is None else int(np.searchsorted(np.cumsum(counts), wrong[0], side="right"))
-        msg = (
-            f"a vector of the text '{ids[text]}' holds {largest[wrong[0]]:.6g}, and fp16 ends at 65,504. Leave out "
-            "--stored fp16."
-        )
+        msg = f"a vector of the text '{ids[text]}' holds {largest[wrong[0]]:.6g}, beyond fp16. Drop --stored fp16."
         raise UnsupportedError(msg)
     return rows.astype(np.float16)
 
@@ -384,4 +368,4 @@ def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> 
         for offset, position in enumerate(positions):
             kept = part.vectors[offset] if part.vector_mask is None else part.vectors[offset][part.vector_mask[offset]]
             rows[position] = kept.numpy()
-    return np.concatenate(rows), np.array([len(one) for one in rows], dtype=np.int64)
+    return np.concatenate(rows), np.array([len(vectors) for vectors in rows], dtype=np.int64)

@@ -24,18 +24,18 @@ from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.contracts.cluster import ClusterOptions, workers
 from retrievalkit.contracts.workers import Staying
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.segments import Lease, Segmented, filled, merged, segments_of
+from retrievalkit.indexing.segments import Hits, Lease, Segmented, filled, merged, segments_of
 from retrievalkit.registry import trust
 
 if TYPE_CHECKING:
     import numpy as np
 
-_actors: weakref.WeakValueDictionary[ClusterOptions, Staying] = weakref.WeakValueDictionary()
+_workers: weakref.WeakValueDictionary[ClusterOptions, Staying] = weakref.WeakValueDictionary()
 """Shared by all open indexes of this process, and by the indexes that replace them."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class Call:
     """A method call on some segments; the method "" only opens them.
 
     The manifest is None at first, because the worker may have the segments open; `version` identifies it.
@@ -57,54 +57,54 @@ class Spread(Segmented):
 
     def __init__(
         self,
-        made: Indexer,
+        indexer: Indexer,
         folder: Path,
         manifest: Mapping[str, Any],
         options: Mapping[str, Any],
         cluster: ClusterOptions,
     ) -> None:
-        self.view, self.segmented = made.view, made.segmented
-        self.indexes = made.indexes  # type: ignore[misc]
+        self.view, self.segmented = indexer.view, indexer.segmented
+        self.indexes = indexer.indexes  # type: ignore[misc]
         self._manifest = manifest
-        self._workers = _actors.get(cluster) or _actors.setdefault(cluster, workers(cluster).stay(Holder))
+        self._workers = _workers.get(cluster) or _workers.setdefault(cluster, workers(cluster).stay(Holder))
         names = [segment.name for segment in segments_of(manifest)]
         count = min(self._workers.grow(len(names)), len(names))
         place, version = Path(storage.absolute(folder)), storage.fingerprint_value(dict(manifest))
-        cuts = [len(names) * one // count for one in range(count + 1)]
+        cuts = [len(names) * part // count for part in range(count + 1)]
         verify, in_recipe = os.environ.get(storage.VERIFY) == "1", trust.in_recipe()
-        self._asked = [
-            Asked(place, version, tuple(names[first:last]), dict(options), verify=verify, in_recipe=in_recipe)
+        self._calls = [
+            Call(place, version, tuple(names[first:last]), dict(options), verify=verify, in_recipe=in_recipe)
             for first, last in itertools.pairwise(cuts)
         ]
-        self._ask("")
+        self._call_all("")
 
-    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Any, k: int) -> Hits:
         """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
-        return merged(self._ask("search", queries, k), k)
+        return merged(self._call_all("search", queries, k), k)
 
-    def search_among(self, queries: Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
         """The top-k allowed texts of all segments."""
-        return merged(self._ask("search_among", queries, k, allowed), k)
+        return merged(self._call_all("search_among", queries, k, allowed), k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts, each from the segment that holds it."""
-        return filled(self._ask("scores", queries, [list(one) for one in ids]), ids)
+        return filled(self._call_all("scores", queries, [list(names) for names in ids]), ids)
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
         """The indexer's contributions; only for one segment."""
-        if len(self._asked) > 1:
-            msg = "segments that are searched apart do not say what the terms of a query add to a score."
+        if len(self._calls) > 1:
+            msg = "the contributions of terms are unknown for an index whose segments are searched separately."
             raise UnsupportedError(msg)
-        found: list[dict[str, float]] = self._ask("contributions", query, list(ids))[0]
-        return found
+        contributions: list[dict[str, float]] = self._call_all("contributions", query, list(ids))[0]
+        return contributions
 
-    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method on all parts."""
-        asked = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._asked)}
-        answers = self._workers(asked)
+        calls = {number: replace(part, method=method, arguments=arguments) for number, part in enumerate(self._calls)}
+        answers = self._workers(calls)
         closed = [number for number, answer in answers.items() if answer is None]
-        answers |= self._workers({number: replace(asked[number], manifest=self._manifest) for number in closed})
-        return [answers[number] for number in range(len(self._asked))]
+        answers |= self._workers({number: replace(calls[number], manifest=self._manifest) for number in closed})
+        return [answers[number] for number in range(len(self._calls))]
 
 
 class Holder:
@@ -113,41 +113,38 @@ class Holder:
     def __init__(self) -> None:
         self._opened: dict[tuple[Path, tuple[str, ...]], tuple[tuple[str, Any], Indexer, Lease]] = {}
 
-    def __call__(self, asked: Asked) -> Any:
-        """Return the answer; None if the manifest is needed."""
-        key, state = (asked.place, asked.segments), (asked.version, asked.options)
+    def __call__(self, call: Call) -> Any:
+        """Return the result of a call, or None if the manifest is needed."""
+        key, state = (call.place, call.segments), (call.version, call.options)
         if key not in self._opened or self._opened[key][0] != state:
-            if asked.manifest is None:
+            if call.manifest is None:
                 return None
             # The state before a change is reopened if a client still requests it.
             self._opened = {
-                one: held for one, held in self._opened.items() if one[0] != asked.place or held[0] == state
+                other: index for other, index in self._opened.items() if other[0] != call.place or index[0] == state
             }
             with (
-                storage.verifying() if asked.verify else nullcontext(),
-                trust.recipe_step() if asked.in_recipe else nullcontext(),
+                storage.verifying() if call.verify else nullcontext(),
+                trust.recipe_step() if call.in_recipe else nullcontext(),
             ):
-                self._opened[key] = (state, *_opened(asked, asked.manifest))
-        return getattr(self._opened[key][1], asked.method)(*asked.arguments) if asked.method else True
+                self._opened[key] = (state, *_opened(call, call.manifest))
+        return getattr(self._opened[key][1], call.method)(*call.arguments) if call.method else True
 
 
-def _opened(asked: Asked, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
+def _opened(call: Call, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
     """Open segments of an index."""
     from retrievalkit.indexing.open_indexes import opened_indexer
 
-    folder = asked.place
+    folder = call.place
     if not folder.is_dir():
-        msg = (
-            f"on {socket.gethostname()}, there is no index '{folder}'. The workers need it where the command has it: "
-            "on a shared disk, or copied to each machine."
-        )
+        msg = f"on {socket.gethostname()}, '{folder}' is not an index. Copy it there, or index on a shared disk."
         raise ArtifactError(msg)
     if "segments" in manifest:
-        entries = [one for one in manifest["segments"] if one["name"] in asked.segments]
+        entries = [segment for segment in manifest["segments"] if segment["name"] in call.segments]
         manifest = {**manifest, "segments": entries}
     lease = Lease(folder, manifest)
     try:
-        return opened_indexer(folder, manifest, asked.options), lease
+        return opened_indexer(folder, manifest, call.options), lease
     except ArtifactError as error:
         msg = f"on {socket.gethostname()}: {error}"
         raise ArtifactError(msg) from error

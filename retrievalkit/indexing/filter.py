@@ -1,9 +1,9 @@
 """Search filters on fields: `year >= 2020 and (source = faq or not tags in (draft, "to do"))`.
 
 A comparison is FIELD, one of = != < <= > >= and VALUE, or FIELD [not] in (VALUE, ...); and, or, not and parentheses
-combine comparisons as in Python. A text without the field fails every comparison, and a list passes if any of its
-elements does. A string is compared with a number numerically if all strings of the field are numbers, and otherwise
-by its characters, which also orders ISO dates.
+combine comparisons as in Python. A text without the field fails every comparison; a list passes if any of its
+elements passes. Strings are compared with a number numerically if all strings of the field are numbers, otherwise
+by their characters, which also orders ISO dates.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def allowed_texts(table: FieldTable, filter: str) -> Allowed:
             hint = f"; did you mean '{close}'?" if close else "."
             msg = f"filter '{filter}': there is no field '{name}'{hint} Fields: {shortlist(table.names)}."
             raise OptionError(msg)
-        wanted = [value] if sign else re.findall(_VALUE, values)
-        found = np.any([_compared(table, name, sign or "=", one) for one in wanted], axis=0)
-        masks.append(~found if negated else found)
+        alternatives = [value] if sign else re.findall(_VALUE, values)
+        passed = np.any([_compared(table, name, sign or "=", other) for other in alternatives], axis=0)
+        masks.append(~passed if negated else passed)
         return f" m{len(masks) - 1} "
 
     words = re.findall(r"[^\s()]+", _COMPARISON.sub(" ", filter))
     if others := [word for word in words if word.lower() not in ("and", "or", "not")]:
-        msg = f"filter '{filter}': '{others[0]}' belongs to no comparison. {_EXAMPLE}"
+        msg = f"filter '{filter}': '{others[0]}' is not part of a comparison. {_EXAMPLE}"
         raise OptionError(msg)
     try:
         # The rest is a Python expression: m0 and (m1 or not m2).
@@ -74,8 +74,8 @@ def _evaluated(tree: ast.expr, masks: list[np.ndarray]) -> np.ndarray:
             return ~_evaluated(part, masks)
         case ast.BoolOp(op=ast.And() | ast.Or() as word, values=parts):
             combine = np.logical_and if isinstance(word, ast.And) else np.logical_or
-            found: np.ndarray = combine.reduce([_evaluated(part, masks) for part in parts])
-            return found
+            combined: np.ndarray = combine.reduce([_evaluated(part, masks) for part in parts])
+            return combined
     raise ValueError(tree)
 
 
@@ -96,9 +96,9 @@ def _compared(table: FieldTable, name: str, sign: str, value: str) -> np.ndarray
         passed = _SIGNS[sign](values.astype(float), number)
     else:
         passed = _SIGNS[sign](values, wanted)
-    found = np.zeros(len(table), dtype=bool)
-    found[texts[np.asarray(passed, dtype=bool)]] = True
-    return found
+    mask = np.zeros(len(table), dtype=bool)
+    mask[texts[np.asarray(passed, dtype=bool)]] = True
+    return mask
 
 
 def _plain(value: str) -> str:

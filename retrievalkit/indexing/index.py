@@ -73,7 +73,7 @@ class IndexFolder(Folder):
 
     Attributes:
         outcome: The changes; None if there were none.
-        recall: The comparison with brute force; None if not checked.
+        recall: The comparison with brute force; None without a check.
     """
 
     def __init__(
@@ -97,20 +97,20 @@ def index(options: IndexOptions) -> IndexFolder:
     """
     cluster = options.cluster
     if cluster is not None and options.shards is None:
-        msg = "ray and torchrun build shards of an index side by side. Add shards, or leave it out."
+        msg = "ray and torchrun build the shards of an index in parallel. Set shards, or leave them out."
         raise OptionError(msg)
     if options.add is not None or options.delete or options.mirror or options.compact:
         return _changed(options)
     encoding = ("model", "precision", "check_queries", "check_count", "check_k")
-    if not options.check and (named := _given(options, encoding)):
-        msg = f"{', '.join(named)} is about a check of the index. Add check, or leave it out."
+    if not options.check and (unused := _set(options, encoding)):
+        msg = f"{', '.join(unused)} has no effect without a check of the index. Add check, or leave it out."
         raise OptionError(msg)
     if options.output is None:
         if not options.check:
-            msg = "index needs 'output', the folder to write (--output), and it was not given."
+            msg = "index needs 'output', the folder to write (--output)."
             raise OptionError(msg)
-        if named := _given(options, ("indexer", "overwrite", "shards")):
-            msg = f"{', '.join(named)} is for building an index. Give output too, or leave it out."
+        if unused := _set(options, ("indexer", "overwrite", "shards")):
+            msg = f"{', '.join(unused)} has no effect on a check. Set output to build an index, or leave it out."
             raise OptionError(msg)
         recall = _recall(options.source, options, options.indexer_options)
         return IndexFolder(options.source, [recall.summary], recall=recall)
@@ -140,7 +140,7 @@ def index(options: IndexOptions) -> IndexFolder:
     return IndexFolder(options.output, [*lines, recall.summary], recall=recall)
 
 
-def _given(options: IndexOptions, names: Sequence[str]) -> list[str]:
+def _set(options: IndexOptions, names: Sequence[str]) -> list[str]:
     return [name for name in names if getattr(options, name)]
 
 
@@ -148,12 +148,12 @@ def _changed(options: IndexOptions) -> IndexFolder:
     from retrievalkit.indexing.change import change_index
 
     if storage.store_of(options.source):
-        msg = f"'{options.source}' is in a store, where indexes are not changed. Change a copy here, or index again."
+        msg = f"'{options.source}' is in a store, where indexes cannot be changed. Change a local copy, or index again."
         raise ArtifactError(msg)
     others = ["indexer", "output", "overwrite", "shards", "indexer_options", "check"]
     others += ["check_queries", "check_count", "check_k", *([] if options.add is not None else ["model", "precision"])]
-    if named := _given(options, others):
-        msg = f"{named[0]} has no part in changing the index '{options.source}'. Leave it out, or run it separately."
+    if unused := _set(options, others):
+        msg = f"{unused[0]} does not apply to changes of the index '{options.source}'. Leave it out."
         raise OptionError(msg)
     outcome = change_index(
         options.source,

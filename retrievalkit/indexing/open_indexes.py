@@ -59,12 +59,12 @@ class OpenIndex:
 
     @property
     def place(self) -> Path:
-        """Its path."""
+        """The index folder."""
         return self.folder
 
     @property
     def needs_encoding(self) -> bool:
-        """True if the indexer searches for a Representation of queries, not for texts."""
+        """True if the indexer searches for encoded queries, not for texts."""
         return self.indexer.indexes == "vectors"
 
     @property
@@ -75,7 +75,7 @@ class OpenIndex:
 
     @property
     def identity(self) -> str:
-        """A fingerprint of the inputs and the indexer."""
+        """Fingerprint of the inputs and the indexer."""
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
 
     @cached_property
@@ -89,18 +89,16 @@ class OpenIndex:
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
         vector = queries.vector_for(self) if allowed is None else None
-        asked = queries.encoded_for(self) if vector is None else vector
+        encoded = queries.encoded_for(self) if vector is None else vector
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)
-        found = search(asked, k)
-        sizes = [[len(one) for one in part] for part in found] if isinstance(found, tuple) and len(found) == 2 else []
+        result = search(encoded, k)
+        sizes = [list(map(len, part)) for part in result] if isinstance(result, tuple) and len(result) == 2 else []
         if not sizes or sizes[0] != sizes[1] or len(sizes[0]) != len(queries):
-            problem = (
-                f"search() of {len(queries)} queries does not return (ids, scores), as many of each for every query"
-            )
+            problem = f"search() of {len(queries)} queries does not return (ids, scores), equally many for each query"
             raise registry.wrong_result("indexer", self.indexer, problem)
-        ids, scores = found
+        ids, scores = result
         if not all(np.isfinite(values).all() for values in scores):
-            msg = f"'{self.folder}' gives scores that are not finite: its texts were not encoded by rkit. Index again."
+            msg = f"'{self.folder}' returns scores that are not finite. Encode with rkit and index again."
             raise ArtifactError(msg)
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
@@ -126,20 +124,20 @@ class OpenRun:
 
     @property
     def identity(self) -> str:
-        """A fingerprint of the content."""
+        """Fingerprint of the content."""
         return storage.fingerprint_file(self.place) if self.place.is_file() else storage.fingerprint_value(self.run)
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
         """The first k hits of each query in the run, or its first k allowed hits."""
         hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
-        found = []
+        rankings = []
         for ids, scores in hits:
             self.deepest = max(self.deepest, len(ids))
             if allowed is not None:
                 rows = [row for row, name in enumerate(ids) if name in allowed]
                 ids, scores = [ids[row] for row in rows], np.asarray(scores)[rows]
-            found.append((ids[:k], scores[:k]))
-        return found
+            rankings.append((ids[:k], scores[:k]))
+        return rankings
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Unsupported: a run has scores for its hits only."""
@@ -170,15 +168,15 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
             continue
         own: dict[str, Any] = {}
         if options and storage.kind_of(place) == "index":
-            made_by = storage.read_manifest(place, "index")["indexer"]
-            # The options of this folder come last and take precedence.
-            for section in dict.fromkeys(("indexer", made_by["name"], place.name)):
+            recorded = storage.read_manifest(place, "index")["indexer"]
+            # Later sections take precedence.
+            for section in dict.fromkeys(("indexer", recorded["name"], place.name)):
                 values = options.get(section)
                 if not isinstance(values, Mapping):
                     continue
                 for name in values:
                     # The section for all indexes may contain options that only some of them have.
-                    if section != "indexer" or name in made_by["options"]:
+                    if section != "indexer" or name in recorded["options"]:
                         own[name] = values[name]
                         used.add((section, name))
         index = open_index(place, options=own, cluster=cluster)
@@ -188,16 +186,12 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
         for name in values if isinstance(values, Mapping) else [""]:
             if (section, name) in used:
                 continue
-            given = f"{section}.{name}" if name else section
+            setting = f"{section}.{name}" if name else section
             indexes = [source for source in sources if isinstance(source, OpenIndex)]
             known = sorted({option for index in indexes for option in index.manifest["indexer"]["options"]})
             close = nearest(name, known)
             offer = f"; did you mean 'indexer.{close}'?" if close and close != name else "."
-            listed = ", ".join(f"'{index.label}' ({index.name})" for index in indexes) or "none"
-            msg = (
-                f"--set {given} is not an option of any index searched{offer} The indexes: {listed}; their options: "
-                f"{shortlist(known)}. Set one by indexer.OPTION=VALUE, or by the name of an indexer or an index."
-            )
+            msg = f"--set {setting} is not an option of any index searched{offer} Their options: {shortlist(known)}."
             raise OptionError(msg)
     return sources
 
@@ -209,13 +203,10 @@ def open_index(
     folder = Path(folder)
     kind = storage.kind_of(folder)
     if kind == "vectors":
-        msg = f"'{folder}' is a vectors folder. Make an index of it first: rkit index {folder} --output index"
+        msg = f"'{folder}' is a vectors folder. Index it first: rkit index {folder} --output index"
         raise ArtifactError(msg)
     if kind == "checkpoint":
-        msg = (
-            f"'{folder}' is a checkpoint. Encode a corpus and index it first: "
-            f"rkit encode {folder} CORPUS --output vectors, rkit index vectors --output index"
-        )
+        msg = f"'{folder}' is a checkpoint. Encode and index a corpus first (rkit encode, rkit index)."
         raise ArtifactError(msg)
     manifest, lease = leased_manifest(folder)
     name = manifest["indexer"]["name"]
@@ -223,9 +214,9 @@ def open_index(
         return OpenIndex(folder, manifest, name, opened_indexer(folder, manifest, options or {}), lease=lease)
     from retrievalkit.indexing.fanout import Spread
 
-    # The workers that read its files check them.
-    made = _created(folder, manifest, options or {})
-    return OpenIndex(folder, manifest, name, Spread(made, folder, manifest, options or {}, cluster), lease=lease)
+    # The workers check the files that they read.
+    indexer = _created(folder, manifest, options or {})
+    return OpenIndex(folder, manifest, name, Spread(indexer, folder, manifest, options or {}, cluster), lease=lease)
 
 
 def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
@@ -253,11 +244,11 @@ def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) 
 
 def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
     """Create the indexer that built an index, with its options."""
-    made_by = manifest["indexer"]
+    recorded = manifest["indexer"]
     try:
-        indexer: Indexer = registry.create("indexer", made_by["name"], **{**made_by["options"], **options})
+        indexer: Indexer = registry.create("indexer", recorded["name"], **{**recorded["options"], **options})
     except UnknownNameError as error:
-        msg = f"index '{folder}' was made by the indexer '{made_by['name']}' {registry.missing(made_by)}"
+        msg = f"index '{folder}' was built by the indexer '{recorded['name']}' {registry.missing(recorded)}"
         raise ArtifactError(msg) from error
     except OptionError as error:
         if options:
@@ -265,15 +256,15 @@ def _created(folder: Path, manifest: Mapping[str, Any], options: Options) -> Ind
         msg = f"'{folder / storage.MANIFEST}' is damaged: {error}"
         raise ArtifactError(msg) from error
     confirmed = () if trust.in_recipe() else options
-    indexer.from_files = frozenset(made_by["options"]).difference(confirmed)
+    indexer.from_files = frozenset(recorded["options"]).difference(confirmed)
     return indexer
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Verify files before an indexer reads them: faiss, Lucene and others trust them."""
+    """Verify files before an indexer reads them: libraries such as faiss and Lucene trust them."""
     remedy = "Index again, or copy the folder again."
     if "files" not in manifest:
-        msg = f"the {storage.MANIFEST} of '{folder}' does not list its files, as those of older versions. Index again."
+        msg = f"the {storage.MANIFEST} of '{folder}' lists no files: an older version wrote it. Index again."
         raise ArtifactError(msg)
     storage.inside(folder, SEGMENTS)
     skip = ("README.md", SEGMENTS, *manifest.get("superseded", ()))
@@ -285,19 +276,18 @@ def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
     """The absolute path of an input in an index's manifest: in the index, as recorded, or next to it; None if gone.
 
     The manifest is untrusted. A store receives the user's credentials, so only the bucket of the index itself, which
-    the user named, is opened. For anything else outside the index, the caller compares the fingerprint before it uses
-    or shows the content.
+    the user named, is opened. The caller compares the fingerprint of anything else outside the index before use.
     """
     place: str = entry.get("path", "")
     if storage.is_address(place):
         store = storage.store_of(folder)
         bucket = "" if store is None else "/".join(store.url.split("/")[:3])
         if not bucket or "::" in place or not place.startswith(f"{bucket}/"):
-            msg = f"'{place}' is named by the manifest of '{folder}' alone, and a store is opened only if you name it."
+            msg = f"'{place}' is named only by the manifest of '{folder}', and a store is opened only if you name it."
             raise InputError(msg)
         return str(storage.local(place))
-    beside = [folder / entry["relative_path"]] if "relative_path" in entry else []
-    places = [*filter(partial(_is_inside, folder), beside), *([Path(place)] if place else []), *beside]
+    nearby = [folder / entry["relative_path"]] if "relative_path" in entry else []
+    places = [*filter(partial(_is_inside, folder), nearby), *([Path(place)] if place else []), *nearby]
     return next((os.path.abspath(place) for place in places if os.path.exists(place)), None)
 
 
@@ -309,9 +299,9 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
     # The manifest is untrusted: names in it are looked up without the user's credentials.
     with trust.anonymously():
         corpus = open_corpus(place)
-        beside = os.path.isfile(place) and _is_inside(folder, place)  # checked against the manifest
-        if not beside and corpus.fingerprint() != entry["fingerprint"]:
-            msg = f"'{place}' is not the corpus that '{folder}' was made from: its fingerprint is another."
+        nearby = os.path.isfile(place) and _is_inside(folder, place)  # checked against the manifest
+        if not nearby and corpus.fingerprint() != entry["fingerprint"]:
+            msg = f"'{place}' is not the corpus of '{folder}': its fingerprint differs."
             raise InputError(msg)
     return corpus
 

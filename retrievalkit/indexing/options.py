@@ -24,8 +24,8 @@ class ModelOptions:
     Args:
         encoder: Encoder of a pretrained model (rkit plugins list); a checkpoint has its own.
         pooler: Pooler of a pretrained model; by default its own (modules.json), else cls.
-        encoder_options: Options of that encoder; for a checkpoint, `query_length` and `document_length` can be set. An
-            index of the vectors remembers them for its queries.
+        encoder_options: Options of that encoder; for a checkpoint, only `query_length` and `document_length`. An index
+            of the vectors uses them for its queries.
         pooler_options: Options of that pooler.
         backend: Library that runs the encoder's layers: "auto" (the default) is OpenVINO on a CPU if it is installed,
             else torch.
@@ -52,9 +52,9 @@ class VectorOptions:
 
     Args:
         precision: Number format for encoding: "auto" (the default) is bf16 if the hardware multiplies bf16, else fp32.
-            "int8" (OpenVINO) is calibrated on the texts: twice as fast on a CPU, but less exact.
-        dimensions: Keep only the first dimensions of each vector (Matryoshka). Unit vectors are normalised again.
-            An index of the vectors remembers it for its queries.
+            "int8" (OpenVINO) is calibrated on the texts; it is faster on a CPU, and less exact.
+        dimensions: Number of dimensions to keep of each vector (Matryoshka). Unit vectors are normalised again.
+            An index of the vectors also truncates its queries.
         stored: Number format of the vectors in the folder; None = fp32.
         batch_tokens: Maximum tokens in a batch, with padding; None = chosen by device.
         shard_texts: Texts per shard: the unit of memory and of resuming.

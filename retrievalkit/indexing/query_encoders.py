@@ -1,4 +1,4 @@
-"""Encodes queries for the indexes being searched, each with the checkpoint that made the index.
+"""Encodes queries for the searched indexes, each with the checkpoint that encoded its texts.
 
 Vectors of different checkpoints are not comparable, so any other checkpoint is refused.
 """
@@ -50,14 +50,14 @@ class Encoders:
         if self.model is not None and not encoded:
             msg = f"--model {self.model} encodes queries, but none of the indexes needs that. Leave it out."
             raise OptionError(msg)
-        self._given = None
+        self._fingerprint = None
         if self.model is not None:
             from retrievalkit.models.checkpoint import checkpoint_folder
 
             self.model = checkpoint_folder(self.model)
-            self._given = _fingerprint_of(self.model)
-        if self._given is not None and not any(self._fits(index) for index in encoded):
-            raise _wrong_checkpoint(encoded[0], str(self.model), self._given)
+            self._fingerprint = _fingerprint_of(self.model)
+        if self._fingerprint is not None and not any(self._fits(index) for index in encoded):
+            raise _wrong_checkpoint(encoded[0], str(self.model), self._fingerprint)
         self._folders = {
             str(index.folder): self._locate(index)
             for index in encoded
@@ -68,10 +68,7 @@ class Encoders:
         """Refuse text queries if the model that encodes them for an index is unknown."""
         for index in self.indexes:
             if index.needs_encoding and index.checkpoint is None and self.model is None:
-                msg = (
-                    f"index '{index.folder}' does not say which checkpoint made it, so texts cannot be searched for. "
-                    f"Give it with --model."
-                )
+                msg = f"index '{index.folder}' does not record the checkpoint that encoded it. Set --model to it."
                 raise ArtifactError(msg)
 
     def of(self, index: OpenIndex) -> Retriever:
@@ -90,7 +87,7 @@ class Encoders:
                 with anonymously(folder != str(self.model)):
                     self._loaded[key] = _load(folder, index, options, self.backend)
             retriever = self._loaded[key]
-            # Set at each use: a lent retriever also encodes for others.
+            # Set at each use: a shared retriever also encodes for others.
             retriever.dimensions = self.dimensions_for(index)
             if index.checkpoint is not None and retriever.fingerprint != index.checkpoint["fingerprint"]:
                 raise _wrong_checkpoint(index, folder, retriever.fingerprint)
@@ -151,8 +148,8 @@ class Encoders:
 
     def options_for(self, index: OpenIndex) -> dict[str, Any]:
         """The encoder options for an index's queries, where they differ from its model's."""
-        remembered = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
-        length = remembered if self.query_length is None else self.query_length
+        recorded = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
+        length = recorded if self.query_length is None else self.query_length
         return {} if length is None else {"query_length": length}
 
     def dimensions_for(self, index: OpenIndex) -> int | None:
@@ -164,8 +161,8 @@ class Encoders:
         if index.checkpoint is None:
             return True
         if "description" in index.checkpoint:
-            return self._given == ""
-        return bool(index.checkpoint["fingerprint"] == self._given)
+            return self._fingerprint == ""
+        return bool(index.checkpoint["fingerprint"] == self._fingerprint)
 
     def _locate(self, index: OpenIndex) -> str:
         if self.model is not None and self._fits(index):
@@ -174,7 +171,7 @@ class Encoders:
         try:
             folder = locate_input(index.checkpoint, index.folder)
         except InputError as error:
-            msg = f"{error} Give it with --model."
+            msg = f"{error} Set --model to it."
             raise InputError(msg) from error
         if "description" in index.checkpoint:
             # A pretrained model with an untrained pooler.
@@ -188,10 +185,8 @@ class Encoders:
                 return folder
             fingerprint = untrained_fingerprint(described, folder)
         elif folder is None:
-            msg = (
-                f"index '{index.folder}' was made with the checkpoint '{index.checkpoint['path']}', which no longer "
-                f"exists. Give its new path with --model."
-            )
+            path = index.checkpoint["path"]
+            msg = f"the checkpoint '{path}' of index '{index.folder}' no longer exists. Set --model to its new path."
             raise ArtifactError(msg)
         else:
             fingerprint = _fingerprint_of(folder)
@@ -205,8 +200,8 @@ class JoinedEncoders(Encoders):
 
     def __init__(self, parts: Sequence[Encoders]) -> None:
         super().__init__(None, [])
-        self.indexes = [index for one in parts for index in one.indexes]
-        self._owners = {id(index.indexer): one for one in parts for index in one.indexes}
+        self.indexes = [index for encoders in parts for index in encoders.indexes]
+        self._owners = {id(index.indexer): encoders for encoders in parts for index in encoders.indexes}
 
     @contextmanager
     def using(self, index: OpenIndex) -> Iterator[Retriever]:
@@ -224,8 +219,8 @@ class JoinedEncoders(Encoders):
 
     def check(self) -> None:
         """Check the encoders of all indexes."""
-        for one in self._owners.values():
-            one.check()
+        for encoders in self._owners.values():
+            encoders.check()
 
 
 @dataclass
@@ -244,7 +239,7 @@ class QueryBatch:
 
     def take(self, rows: Sequence[int]) -> Self:
         """A subset of the queries, with their encodings."""
-        encoded = {key: _rows(one, rows) for key, one in self._encoded.items()}
+        encoded = {key: _rows(queries, rows) for key, queries in self._encoded.items()}
         return replace(self, queries=[self.queries[row] for row in rows], _encoded=encoded)
 
     def vector_for(self, index: OpenIndex) -> np.ndarray | None:
@@ -268,8 +263,7 @@ class QueryBatch:
                 finite = [True] if tensor is None else tensor.isfinite().flatten(1).all(dim=1).tolist()
                 if not all(finite):
                     query = texts[finite.index(False)][:80]
-                    msg = f"the query {query!r} was encoded as numbers that are not finite. Check the model, or use "
-                    msg += "fp32."
+                    msg = f"the encoding of the query {query!r} is not finite. Check the model, or use fp32."
                     raise InputError(msg)
             self._encoded[key] = encoded
         encoded = self._encoded[key]
@@ -284,9 +278,9 @@ class EncodedBatch(QueryBatch):
 
     def __post_init__(self) -> None:
         """Refuse indexes whose vectors come from different models."""
-        made_by = {(one.checkpoint or {}).get("fingerprint") for one in self.encoders.indexes if one.needs_encoding}
-        if len(made_by) > 1:
-            msg = "the indexes were made by different models, and a query has one vector. Search each by its own."
+        indexes = [index for index in self.encoders.indexes if index.needs_encoding]
+        if len({(index.checkpoint or {}).get("fingerprint") for index in indexes}) > 1:
+            msg = "the indexes were encoded by different models, but queries are vectors of one model. Search each."
             raise UnsupportedError(msg)
 
     def take(self, rows: Sequence[int]) -> Self:
@@ -296,7 +290,7 @@ class EncodedBatch(QueryBatch):
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
         """The representation of the queries."""
         if not index.needs_encoding:
-            msg = f"the index '{index.label}' searches words, and the queries are vectors. Give texts."
+            msg = f"the index '{index.label}' searches words, but the queries are vectors. Search with texts."
             raise UnsupportedError(msg)
         return self.encoded
 
@@ -315,7 +309,7 @@ def _fingerprint_of(model: str | Path) -> str:
         return checkpoint_fingerprint(model)
     kind = storage.kind_of(model)
     if kind is not None:
-        msg = f"--model '{model}' is of kind '{kind}', but should be a checkpoint (rkit train)."
+        msg = f"--model '{model}' is of kind '{kind}', but must be a checkpoint (rkit train)."
         raise ArtifactError(msg)
     return ""
 
@@ -339,10 +333,6 @@ def _load(folder: str, index: OpenIndex, options: Mapping[str, Any], backend: Ba
 
 def _wrong_checkpoint(index: OpenIndex, folder: str, fingerprint: str) -> ArtifactError:
     assert index.checkpoint is not None
-    path, made_by = index.checkpoint["path"], index.checkpoint["fingerprint"]
-    msg = (
-        f"index '{index.folder}' was made with the checkpoint '{path}' (fingerprint {made_by[:12]}), but '{folder}' is "
-        f"another one (fingerprint {fingerprint[:12] or 'unknown'}): their vectors are not comparable. "
-        f"Give the right one with --model, or encode and index again."
-    )
-    return ArtifactError(msg)
+    recorded = f"'{index.checkpoint['path']}' (fingerprint {index.checkpoint['fingerprint'][:12]})"
+    loaded = f"'{folder}' (fingerprint {fingerprint[:12] or 'unknown'}): their vectors are not comparable"
+    return ArtifactError(f"'{index.folder}' was encoded with {recorded}, not with {loaded}. Set --model to the former.")

@@ -1,8 +1,8 @@
 """Recall of an index against brute-force search: `rkit index --check`.
 
-A sample of queries is searched in the index and by brute force over its vectors. The queries are texts of the folder,
-sampled with a seed, or queries of a file, which the checkpoint encodes. A text counts as found if its score is at least
-the score of the last text of the brute-force top k, so that ties do not lower recall.
+Queries are searched in the index and by brute force over its vectors. They are a sample of the folder's texts,
+drawn with a seed, or queries of a file, encoded with the checkpoint. A hit counts if its score is at least
+the score of the last text of the brute-force top k, so ties do not lower recall.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUERIES = 100
 DEPTH = 10
 _BLOCK = 8192
 _BATCH = 256
-# Relative to a query's best score: the error of float32 additions in another order.
+# Relative to a query's best score: the error of summing float32 in a different order.
 _ROUNDING = 1e-4
 _MAX_QUERY_VECTORS = 32
 
@@ -44,8 +44,8 @@ class Recall:
     Attributes:
         queries: Number of queries searched.
         k: Hits per query.
-        recall: Fraction of the top-k texts that the index found, averaged over queries.
-        exact: True if the index found all of them for every query, with equal scores up to rounding.
+        recall: Fraction of the top-k texts that the index returned, averaged over queries.
+        exact: True if the index returned all of them for every query, with equal scores up to rounding.
         largest_difference: The largest difference between a hit's score in the index and its score by brute force.
         source: Origin of the queries.
     """
@@ -81,41 +81,41 @@ def check_index(
     model: str | Path | None = None,
     precision: Precision | None = None,
 ) -> Recall:
-    """Compare an index with brute force, and record the result in its manifest."""
+    """Compare an index with brute-force search, and record the result in its manifest."""
     check_k(k)
     if precision is not None and queries is None:
-        msg = "precision is for the encoding of queries, and texts of the folder are encoded. Leave it out."
+        msg = "precision has no effect: without check_queries, no query is encoded. Leave it out, or set check_queries."
         raise OptionError(msg)
     index = open_index(folder, options=options)
     if not index.needs_encoding:
-        msg = f"index '{folder}' is one of texts (indexer '{index.name}'): there are no vectors to compare it with."
+        msg = f"index '{folder}' indexes texts (indexer '{index.name}'): there are no vectors to compare it with."
         raise UnsupportedError(msg)
     store = _vectors(index)
     wanted = min(k, len(store))
     searched, exact, difference = 0, True, 0.0
     shares: list[float] = []
-    for batch in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
-        asked = viewed(batch, index.indexer.view)
-        searched += len(asked)
-        ids, reported = index.indexer.search(asked, wanted)
+    for encoded in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
+        batch = viewed(encoded, index.indexer.view)
+        searched += len(batch)
+        ids, reported = index.indexer.search(batch, wanted)
         rows = [store.ids.rows(hits) for hits in ids]
         for hits, texts in zip(ids, rows, strict=True):
             if (texts < 0).any():
                 unknown = hits[int(np.argmax(texts < 0))]
-                msg = f"index '{index.folder}' finds '{unknown}', which is not among its vectors' texts. Index again."
+                msg = f"index '{index.folder}' returns '{unknown}', a text that it has no vectors of. Index again."
                 raise ArtifactError(msg)
-        best, _ = top_k(asked, store.blocks(_BLOCK), wanted, width=store.block_rows(_BLOCK))
-        for scores, given, every in zip(scores_of(asked, store, rows), reported, best.numpy(), strict=True):
+        best, _ = top_k(batch, store.blocks(_BLOCK), wanted, width=store.block_rows(_BLOCK))
+        for scores, own, every in zip(scores_of(batch, store, rows), reported, best.numpy(), strict=True):
             top = every[np.isfinite(every)]
             if not len(top):
                 exact &= not len(scores)
                 continue
             rounding = _ROUNDING * max(1.0, float(np.abs(top).max()))
-            found = int((scores >= top[-1] - rounding).sum())
-            differs = float(np.abs(scores - np.asarray(given)).max(initial=0.0))
-            shares.append(min(found, len(top)) / len(top))
+            matching = int((scores >= top[-1] - rounding).sum())
+            differs = float(np.abs(scores - np.asarray(own)).max(initial=0.0))
+            shares.append(min(matching, len(top)) / len(top))
             difference = max(difference, differs)
-            exact &= found == len(top) and differs <= rounding
+            exact &= matching == len(top) and differs <= rounding
     share = sum(shares) / len(shares) if shares else 1.0
     source = "texts of the folder" if queries is None else str(queries)
     recall = Recall(searched, k, round(share, 6), exact, difference, source)
@@ -151,15 +151,12 @@ def _vectors(index: OpenIndex) -> VectorStore:
     if index.manifest.get("change", 0) > len(index.manifest.get("segments", ())):
         msg = f"index '{index.folder}' was changed, and holds no vectors to compare it with (indexer '{index.name}')."
         raise UnsupportedError(msg)
-    msg = (
-        f"the vectors of index '{index.folder}' are no longer at '{recorded['path']}' (or have changed), "
-        f"and without them there is nothing to compare with. Encode again, or put them back."
-    )
+    msg = f"the vectors of '{index.folder}' have changed, or are no longer at '{recorded['path']}'. Restore them."
     raise ArtifactError(msg)
 
 
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
-    """Texts of the folder as queries: one vector per text, or all if the number varies, as with token vectors."""
+    """Texts of the folder as queries: a vector per text, or all vectors if their number varies (late interaction)."""
     random = np.random.default_rng(SEED)
     sampled = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
     for start in range(0, len(sampled), _BATCH):
@@ -182,7 +179,7 @@ def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
 def _encoded(
     index: OpenIndex, file: str | Path, count: int, model: str | Path | None, precision: Precision | None
 ) -> Iterator[Representation]:
-    """The first queries of a file, encoded by the checkpoint that made the index."""
+    """The first queries of a file, encoded with the checkpoint of the index."""
     queries = read_queries(file)[:count]
     encoders = Encoders(model, [index], precision or "fp32")
     for start in range(0, len(queries), _BATCH):

@@ -27,8 +27,7 @@ class LoadOptions(ModelOptions, ReadingOptions):
     """Options of `Retriever.load`.
 
     Args:
-        model: A folder or a name. A checkpoint holds its own encoder, pooler and options; for other models they can be
-            set.
+        model: A folder or a name. A checkpoint has its own encoder, pooler and options; set them for other models.
         precision: Number format for encoding, unless `encode_documents` sets it.
         batch_tokens: Maximum tokens in a batch, unless `encode_documents` sets it.
     """
@@ -146,7 +145,7 @@ class Retriever:
                 )
                 return Path(output)
             if options.stored is not None or cluster is not None:
-                msg = "stored and ray are for a vectors folder. Give output, or leave them out."
+                msg = "stored and ray apply to a vectors folder. Set output, or leave them out."
                 raise OptionError(msg)
             note_untrained_dimensions(self.source, options.dimensions)
             return Vectors.joined(encoded_shards(self.model, options.texts, side, encoding), options.dimensions)

@@ -3,8 +3,8 @@
     manifest.json            lists the segments; unlisted files are not part of the index
     ...                      the files of the original index: the first segment, until compaction
     segments/0003/           a segment: a complete index folder, built by the same indexer
-    segments/deleted-0004-0003.txt   the deleted texts of a segment, as of a change
-    segments/corpus-0004.jsonl       the texts of the index as of a change, if they are known
+    segments/deleted-0004-0003.txt   the deleted texts of segment 0003 after change 4
+    segments/corpus-0004.jsonl       the texts of the index after change 4, if they are known
 
 A change writes new files and then replaces the manifest atomically: a change killed before that leaves the old index,
 a change killed afterwards leaves the new index. Index files are never modified. A reader locks the segments that it
@@ -51,11 +51,11 @@ class Segment:
     deleted: str = ""
 
     def folder(self, index: Path) -> Path:
-        """Its folder."""
+        """The folder of the segment."""
         return storage.inside(index, f"{FOLDER}/{self.name}") if self.name else index
 
     def deleted_ids(self, index: Path) -> frozenset[str]:
-        """The ids of its deleted texts."""
+        """The ids of the deleted texts."""
         if not self.deleted:
             return frozenset()
         return frozenset(line.text for line in read_lines(storage.inside(index, f"{FOLDER}/{self.deleted}")))
@@ -63,7 +63,7 @@ class Segment:
 
 def segments_of(manifest: Mapping[str, Any]) -> list[Segment]:
     """The segments in an index's manifest; for an unchanged index, the index itself."""
-    return [Segment(one["name"], one.get("deleted", "")) for one in manifest.get("segments", [{"name": ""}])]
+    return [Segment(entry["name"], entry.get("deleted", "")) for entry in manifest.get("segments", [{"name": ""}])]
 
 
 def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "all") -> VectorStore | None:
@@ -80,7 +80,7 @@ def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "al
 
 
 class Lease:
-    """A shared lock on the folders of an index, held during the object's life, so that no file in them is removed.
+    """A shared lock on the folders of an index during the object's life, so that their files are not removed.
 
     On a file system without locks, it does nothing.
     """
@@ -109,7 +109,7 @@ def leased_manifest(folder: Path) -> tuple[dict[str, Any], Lease]:
 
 @contextmanager
 def unused(folder: Path) -> Iterator[bool]:
-    """Yield True if no reader holds a folder; then none can until the block ends."""
+    """Yield True if no reader holds a folder; readers are then locked out until the block ends."""
     descriptor = _locked(folder, exclusively=True)
     try:
         yield descriptor is not None
@@ -158,32 +158,30 @@ class Segmented(Indexer):
         """Unsupported: each segment is opened separately."""
         raise NotImplementedError
 
-    def search(self, queries: Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Any, k: int) -> Hits:
         """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k allowed texts of all segments; a changed text is allowed where it is not deleted."""
-        found: list[Hits] = [([[] for _ in range(len(queries))], [[] for _ in range(len(queries))])]
+        """The top-k allowed texts of all segments; a changed text counts only where it is not deleted."""
+        hits: list[Hits] = [([[] for _ in range(len(queries))], [[] for _ in range(len(queries))])]
         for part, deleted in self._parts:
-            if some := allowed.without(deleted):
-                found.append(part.search_among(queries, k, some))
-        return merged(found, k)
+            if remaining := allowed.without(deleted):
+                hits.append(part.search_among(queries, k, remaining))
+        return merged(hits, k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts, each from the segment that holds it."""
         import numpy as np
 
-        found = [part.scores(queries, ids) for part, _ in self._parts]
-        for values, (_, deleted) in zip(found, self._parts, strict=True):
-            for row, some in enumerate(ids):
-                gone = np.fromiter((name in deleted for name in some), dtype=bool, count=len(some))
-                values[row] = np.where(gone, np.float32(np.nan), values[row])
-        return filled(found, ids)
+        parts = [part.scores(queries, ids) for part, _ in self._parts]
+        for scores, (_, deleted) in zip(parts, self._parts, strict=True):
+            for row, names in enumerate(ids):
+                outdated = np.fromiter((name in deleted for name in names), dtype=bool, count=len(names))
+                scores[row] = np.where(outdated, np.float32(np.nan), scores[row])
+        return filled(parts, ids)
 
-    def _hits(
-        self, part: Indexer, deleted: frozenset[str], queries: Any, k: int
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def _hits(self, part: Indexer, deleted: frozenset[str], queries: Any, k: int) -> Hits:
         """The top-k texts of a segment, without deleted texts."""
         wanted = k + min(len(deleted), _SPARE)
         while True:
@@ -197,27 +195,27 @@ class Segmented(Indexer):
 Hits = tuple[list[list[str]], list[Any]]
 
 
-def merged(found: Sequence[Hits], k: int) -> Hits:
+def merged(parts: Sequence[Hits], k: int) -> Hits:
     """Merge the hits of segments to the top k; ties in segment order, then in the order of each segment."""
     import numpy as np
 
     ids, scores = [], []
-    for row in range(len(found[0][0])):
-        names = [name for some, _ in found for name in some[row]]
-        values = np.concatenate([np.asarray(some[row], dtype=np.float32) for _, some in found])
+    for row in range(len(parts[0][0])):
+        names = [name for part_ids, _ in parts for name in part_ids[row]]
+        values = np.concatenate([np.asarray(part_scores[row], dtype=np.float32) for _, part_scores in parts])
         order = np.argsort(-values, kind="stable")[:k]
         ids.append([names[place] for place in order.tolist()])
         scores.append(values[order])
     return ids, scores
 
 
-def filled(found: Sequence[Sequence[np.ndarray]], ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+def filled(parts: Sequence[Sequence[np.ndarray]], ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """Combine the scores of texts by segments, which are NaN where a segment lacks the text."""
     import numpy as np
 
-    total: list[np.ndarray] = [np.full(len(some), np.nan, dtype=np.float32) for some in ids]
-    for values in found:
-        for row, some in zip(total, values, strict=True):
-            there = ~np.isnan(some)
-            row[there] = some[there]
+    total: list[np.ndarray] = [np.full(len(names), np.nan, dtype=np.float32) for names in ids]
+    for part in parts:
+        for row, scores in zip(total, part, strict=True):
+            known = ~np.isnan(scores)
+            row[known] = scores[known]
     return total

@@ -1,4 +1,4 @@
-"""Building an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
+"""Builds an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
 
 For vectors, each shard becomes a segment of the index (see `indexing.segments`), as if added later. For texts, the
 indexer joins the shards at the end. Each shard is written atomically, so a killed build resumes with the missing
@@ -23,6 +23,7 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.data.vectors.writer import write_part
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.indexing.segments import FOLDER
+from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
 
 IDENTITY = ".shards.json"
@@ -30,21 +31,18 @@ JOINED = ".shards"
 """Folder of shards that are joined at the end."""
 
 
-def check(name: str, made: Indexer, source: VectorStore | Corpus, number: int) -> None:
+def check(name: str, indexer: Indexer, source: VectorStore | Corpus, number: int) -> None:
     """Refuse shards that cannot be built."""
-    if not made.segmented or (made.indexes == "texts" and type(made).join is Indexer.join):
+    if not indexer.segmented or (indexer.indexes == "texts" and type(indexer).join is Indexer.join):
         msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
         raise UnsupportedError(msg)
     if isinstance(source, VectorStore) and (most := len(source.starts) - 1) < number:
-        msg = (
-            f"'{source.folder}' consists of {most:,} shard{'s' * (most > 1)} of texts, which cannot be cut into "
-            f"{number:,} for an index. Give fewer --shards."
-        )
+        msg = f"'{source.folder}' has {counted(most, 'shards')} of texts, fewer than {number:,}. Use fewer --shards."
         raise InputError(msg)
 
 
 def build(
-    made: Indexer,
+    indexer: Indexer,
     described: Mapping[str, Any],
     source: VectorStore | Corpus,
     staging: Path,
@@ -56,26 +54,25 @@ def build(
     Shards that an identical earlier build left in the staging folder are kept. Returns the counts of the index and
     further entries of its manifest, in which `described` is the entry of the indexer.
     """
-    segments = staging / (JOINED if made.indexes == "texts" else FOLDER)
+    segments = staging / (JOINED if indexer.indexes == "texts" else FOLDER)
     origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()
-    # Only the finished shards of an identical earlier build are kept.
     identity, path = json.dumps([origin, described, number], sort_keys=True, default=str), staging / IDENTITY
     same = path.exists() and path.read_text(encoding="utf-8") == identity
-    for left in list(staging.iterdir()):
-        if not (same and left.name in (FOLDER, JOINED)):
-            storage.discard(left)
+    for item in list(staging.iterdir()):
+        if not (same and item.name in (FOLDER, JOINED)):
+            storage.discard(item)
     path.write_text(identity, encoding="utf-8")
     segments.mkdir(exist_ok=True)
-    names = [f"{one:04d}" for one in range(1, number + 1)]
-    lacking = [one for one, name in enumerate(names) if storage.kind_of(segments / name) != "index"]
-    with ProgressBar("index", number, unit="shards", done=number - len(lacking)) as progress:
-        parts = _write_parts(source, segments, names, lacking)
-        make = functools.partial(functools.partial, _build, dict(described), made.from_files)
+    names = [f"{shard:04d}" for shard in range(1, number + 1)]
+    missing = [shard for shard, name in enumerate(names) if storage.kind_of(segments / name) != "index"]
+    with ProgressBar("index", number, unit="shards", done=number - len(missing)) as progress:
+        parts = _write_parts(source, segments, names, missing)
+        make = functools.partial(functools.partial, _build, dict(described), indexer.from_files)
         if cluster is None:
-            done: Iterator[Path] = map(make(), parts)
+            built: Iterator[Path] = map(make(), parts)
         else:
-            done = spread_map(make, functools.partial(list, parts), cluster, ordered=False)
-        for part in done:
+            built = spread_map(make, functools.partial(list, parts), cluster, ordered=False)
+        for part in built:
             if storage.kind_of(_target(part)) != "index":
                 msg = f"'{_target(part)}' was built by a worker and is not here. Choose an --output on a shared disk."
                 raise ArtifactError(msg)
@@ -83,33 +80,33 @@ def build(
             progress.advance(1)
     folders = [segments / name for name in names]
     counts = [storage.read_manifest(folder, "index")["counts"] for folder in folders]
-    total = {name: sum(one[name] for one in counts) for name in ("texts", "vectors", "empty") if name in counts[0]}
-    if made.indexes == "texts":
-        made.join(folders, staging)
+    total = {name: sum(shard[name] for shard in counts) for name in ("texts", "vectors", "empty") if name in counts[0]}
+    if indexer.indexes == "texts":
+        indexer.join(folders, staging)
         return total, {}
-    entries = [{"name": name, "counts": one} for name, one in zip(names, counts, strict=True)]
+    entries = [{"name": name, "counts": shard} for name, shard in zip(names, counts, strict=True)]
     return {**total, "segments": number}, {"segments": entries, "change": number}
 
 
 def _write_parts(
-    source: VectorStore | Corpus, folder: Path, names: Sequence[str], lacking: Sequence[int]
+    source: VectorStore | Corpus, folder: Path, names: Sequence[str], missing: Sequence[int]
 ) -> list[Path]:
     """Write the sources of the missing shards: folders of links, or files of texts."""
     if isinstance(source, VectorStore):
         shards, number = len(source.starts) - 1, len(names)
-        parts = [folder / f".{names[one]}.vectors" for one in lacking]
-        for one, part in zip(lacking, parts, strict=True):
-            write_part(source, part, shards * one // number, shards * (one + 1) // number)
+        parts = [folder / f".{names[shard]}.vectors" for shard in missing]
+        for shard, part in zip(missing, parts, strict=True):
+            write_part(source, part, shards * shard // number, shards * (shard + 1) // number)
         return parts
-    parts = [folder / f".{names[one]}.jsonl" for one in lacking]
-    places = dict(zip(lacking, parts, strict=True))
+    parts = [folder / f".{names[shard]}.jsonl" for shard in missing]
+    places = dict(zip(missing, parts, strict=True))
     with contextlib.ExitStack() as stack:
-        streams = {one: stack.enter_context(part.open("w", encoding="utf-8")) for one, part in places.items()}
+        streams = {shard: stack.enter_context(part.open("w", encoding="utf-8")) for shard, part in places.items()}
         row = 0
         for row, passage in enumerate(source, 1):
             if stream := streams.get((row - 1) % len(names)):
                 stream.write(json.dumps({"_id": passage.id, "title": passage.title, "text": passage.text}) + "\n")
-        if lacking and row < len(names):
+        if missing and row < len(names):
             msg = f"'{source.source}' holds {row:,} passages, fewer than {len(names):,} shards. Give fewer --shards."
             raise InputError(msg)
     return parts
@@ -122,18 +119,15 @@ def _target(part: Path) -> Path:
 def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path) -> Path:
     """Build a shard, possibly on another machine."""
     if not part.exists():
-        msg = (
-            f"on {socket.gethostname()}, '{part}' does not exist: workers read and write shards where the command "
-            "does. Choose an --output on a shared disk, or leave out --ray."
-        )
+        msg = f"on {socket.gethostname()}, '{part}' does not exist. Choose an --output on a shared disk, or drop --ray."
         raise ArtifactError(msg)
-    made: Indexer = registry.create("indexer", described["name"], **described["options"])
-    made.from_files = from_files
+    indexer: Indexer = registry.create("indexer", described["name"], **described["options"])
+    indexer.from_files = from_files
     opened: VectorStore | Corpus = VectorStore(part) if part.is_dir() else open_corpus(part)
     if isinstance(opened, Corpus):
         opened.counts_empty = False  # reported when the parts were written
     with storage.write_folder(_target(part)) as staging:
-        counts = made.build(opened, staging)
+        counts = indexer.build(opened, staging)
         storage.write_manifest(
             staging,
             "index",

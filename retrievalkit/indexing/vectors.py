@@ -58,7 +58,7 @@ class Vectors:
             InputError: The data has another form, or the ids do not fit.
         """
         if isinstance(data, Vectors):
-            made = data if ids is None else replace(data, ids=_ids(ids, len(data)))
+            encoded = data if ids is None else replace(data, ids=_ids(ids, len(data)))
         elif hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__"):
             import pyarrow
 
@@ -67,24 +67,24 @@ class Vectors:
             if "vector" not in columns or (ids is None and "id" not in columns):
                 msg = f"the table has the columns {', '.join(columns)}, and should have id and vector. Rename them."
                 raise InputError(msg)
-            made = _of_array(table["vector"].to_pylist(), table["id"].to_pylist() if ids is None else ids)
+            encoded = _of_array(table["vector"].to_pylist(), table["id"].to_pylist() if ids is None else ids)
         elif hasattr(data, "tocsr"):
             weights = data.tocsr().astype(np.float32)
-            made = Vectors(_ids(ids, weights.shape[0]), weights=weights)
+            encoded = Vectors(_ids(ids, weights.shape[0]), weights=weights)
         else:
-            made = _of_array(data, ids)
-        if not len(made):
-            msg = "there are no vectors. Give at least one."
+            encoded = _of_array(data, ids)
+        if not len(encoded):
+            msg = "there are no vectors. Pass at least one."
             raise InputError(msg)
-        for values in (made.vectors, None if made.weights is None else made.weights.data):
+        for values in (encoded.vectors, None if encoded.weights is None else encoded.weights.data):
             if values is not None and not np.isfinite(values).all():
-                msg = "a vector has numbers that are not finite (NaN or infinity). Look where they come from."
+                msg = "a vector has numbers that are not finite (NaN or infinity). Correct or remove it."
                 raise InputError(msg)
-        counts = made.counts
-        if made.vectors is not None and (0 in made.vectors.shape or (counts is not None and (counts < 1).any())):
-            msg = f"the vectors are empty: their shape is {made.vectors.shape}. {_KNOWN}"
+        counts = encoded.counts
+        if encoded.vectors is not None and (0 in encoded.vectors.shape or (counts is not None and (counts < 1).any())):
+            msg = f"the vectors are empty: their shape is {encoded.vectors.shape}. {_KNOWN}"
             raise InputError(msg)
-        return made
+        return encoded
 
     @classmethod
     def joined(cls, shards: Iterable[EncodedShard], dimensions: int | None = None) -> Vectors:
@@ -92,15 +92,15 @@ class Vectors:
         from scipy.sparse import vstack
 
         parts = list(shards)
-        ids = [one for part in parts for one in part.ids]
+        ids = [name for part in parts for name in part.ids]
         arrays = [part.vectors for part in parts if part.vectors is not None]
         weights = [part.weights for part in parts if part.weights is not None]
         stacked = vstack(weights, format="csr") if weights else None
-        if len({one.shape[1:] for one in arrays}) <= 1 and all(part.counts is None for part in parts):
+        if len({array.shape[1:] for array in arrays}) <= 1 and all(part.counts is None for part in parts):
             return cls(ids, np.concatenate(arrays) if arrays else None, None, stacked, dimensions)
         own = zip(parts, arrays, strict=True)
-        counts = [np.full(len(one.ids), array.shape[1]) if one.counts is None else one.counts for one, array in own]
-        rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in arrays])
+        counts = [np.full(len(part.ids), array.shape[1]) if part.counts is None else part.counts for part, array in own]
+        rows = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
         return cls(ids, rows, np.concatenate(counts), stacked, dimensions)
 
     def __len__(self) -> int:
@@ -111,15 +111,7 @@ class Vectors:
         return array.astype(dtype) if dtype is not None and dtype != array.dtype else array.copy() if copy else array
 
     def write(self, folder: Path, **entries: Any) -> None:
-        """Write a vectors folder for indexers.
-
-        Args:
-            folder: An existing empty folder.
-            **entries: Further entries of its manifest: `inputs`, `checkpoint` and `corpus`.
-
-        Raises:
-            DataError: An id cannot be written.
-        """
+        """Write a vectors folder for indexers; `entries` are further entries of its manifest, such as `checkpoint`."""
         writer = VectorWriter(folder, identity={})
         for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
             part = slice(start, start + SHARD_TEXTS)
@@ -143,10 +135,10 @@ class Vectors:
             UnsupportedError: The texts have only term weights, or varying numbers of vectors.
         """
         if self.vectors is None:
-            msg = "the texts have weights of terms and no vectors. Take `weights`."
+            msg = "the texts have term weights and no vectors. Use `weights`."
             raise UnsupportedError(msg)
         if self.counts is not None:
-            msg = "the number of vectors varies from text to text. Take `vectors` (rows) and `counts`, or `to_list()`."
+            msg = "the number of vectors varies from text to text. Use `vectors` (rows) and `counts`, or `to_list()`."
             raise UnsupportedError(msg)
         return self.vectors[:, 0] if self.vectors.shape[1] == 1 else self.vectors
 
@@ -194,12 +186,12 @@ class Vectors:
             return Representation(weights=weights)
         if self.counts is None:
             return Representation(torch.from_numpy(self.vectors), weights=weights)
-        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(one) for one in self.to_list()], batch_first=True)
+        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows in self.to_list()], batch_first=True)
         mask = torch.arange(padded.shape[1]) < torch.from_numpy(self.counts)[:, None]
         return Representation(padded, mask, weights)
 
     def scores(self, documents: Vectors) -> np.ndarray:
-        """(texts, documents) float32: the scores of these queries with documents, by the rule of indexes."""
+        """(texts, documents) float32: the scores of these queries with documents, by the scoring rule of indexes."""
         from retrievalkit.scoring import scores
 
         return scores(self.representation, documents.representation).numpy()
@@ -223,8 +215,8 @@ class Vectors:
 
 
 _KNOWN = (
-    "Give an array (texts, dim) or (texts, m, dim) of numbers: NumPy, torch, a list of arrays where the number of "
-    "vectors varies; scipy.sparse weights of terms; or a table with the columns id and vector."
+    "Pass a numeric array (texts, dim) or (texts, m, dim) of NumPy or torch; a list of arrays if the number of "
+    "vectors varies; scipy.sparse term weights; or a table with the columns id and vector."
 )
 
 
@@ -245,11 +237,11 @@ def _of_array(data: Any, ids: Iterable[Any] | None) -> Vectors:
         varies = True
     if varies:  # arrays (m, dim), whose m varies
         try:
-            parts = [np.atleast_2d(np.asarray(one, dtype=np.float32)) for one in data]
-            counts = np.array([len(one) for one in parts], dtype=np.int64)
+            parts = [np.atleast_2d(np.asarray(rows, dtype=np.float32)) for rows in data]
+            counts = np.array([len(rows) for rows in parts], dtype=np.int64)
             return Vectors(_ids(ids, len(parts)), np.concatenate(parts), counts)
         except (TypeError, ValueError):
-            msg = f"the vectors do not have the same number of dimensions, or are no numbers. {_KNOWN}"
+            msg = f"the vectors differ in their number of dimensions, or are not numbers. {_KNOWN}"
             raise InputError(msg) from None
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2, 3):
         msg = f"the vectors are an array {array.shape} of {array.dtype}. {_KNOWN}"
@@ -264,12 +256,12 @@ def _of_array(data: Any, ids: Iterable[Any] | None) -> Vectors:
 def _ids(ids: Iterable[Any] | None, count: int) -> list[str]:
     if ids is None:
         return [str(number) for number in range(count)]
-    given = [str(one) for one in ids]
-    if len(given) != count:
-        msg = f"there are {len(given):,} ids for {count:,} vectors. Give one for each."
+    names = [str(name) for name in ids]
+    if len(names) != count:
+        msg = f"there are {len(names):,} ids for {count:,} vectors. Pass an id for each vector."
         raise InputError(msg)
-    if len(set(given)) < count:
-        twice = next(one for one in given if given.count(one) > 1)
-        msg = f"the id '{twice}' is there twice. Give each text an id of its own."
+    if len(set(names)) < count:
+        twice = next(name for name in names if names.count(name) > 1)
+        msg = f"the id '{twice}' occurs twice. Ids must be unique."
         raise InputError(msg)
-    return given
+    return names

@@ -1,8 +1,8 @@
 """Settings of the C library's allocator: keep the memory of freed tensors, but limit its growth.
 
 By default, it returns large blocks to the system and requests new blocks for the next batch, page by page: a tenth of
-the time of encoding, and of the first steps of training. Under steps of varying sizes, however, kept memory has gaps
-that later tensors do not fit into, and the process grows by megabytes per step: surplus memory is then returned.
+the time of encoding, and of the first steps of training. If steps vary in size, however, kept memory has gaps that
+later tensors do not fit into, and the process grows by megabytes per step: surplus memory is then returned.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class Surplus:
     def __init__(self, allowed: int = _KEPT) -> None:
         self.allowed = allowed
         self._needed: int | None = None
-        self._given_back = True
+        self._returned = True
 
     def after_step(self) -> bool:
-        """Measure the process, and return surplus memory to the system; True if it did."""
+        """Measure the process; return True if surplus memory was returned to the system."""
         held = held_memory()
         if held is None:
             return False
-        if self._given_back or self._needed is None:
+        if self._returned or self._needed is None:
             # The first step after memory was returned shows the needs of a step.
             self._needed = max(held, self._needed or 0)
-        self._given_back = held > self._needed + self.allowed and bool(ctypes.CDLL(None).malloc_trim(0))
-        return self._given_back
+        self._returned = held > self._needed + self.allowed and bool(ctypes.CDLL(None).malloc_trim(0))
+        return self._returned
 
 
 def held_memory() -> int | None:
-    """Bytes of this process in memory, without mapped files; None if the system does not report them."""
+    """Return the bytes of this process in memory, without mapped files; None if the system does not report them."""
     try:
         lines = _STATUS.read_text().splitlines()
         ctypes.CDLL(None).malloc_trim  # noqa: B018 - only in glibc

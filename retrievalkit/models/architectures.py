@@ -1,15 +1,7 @@
-"""Differences between the architectures of transformers, and between the names in their configurations.
-
-    loading      model_class, weights_of_head        the class that loads the weights, with or without vocabulary head
-    computing    vocabulary_head, embed              the head and the embeddings without the layers
-    shape        layer_shape, longest_input, first_position, set_dropout
-
-Architectures are named by `config.model_type`.
-"""
+"""Differences between the architectures of transformers, by `config.model_type`, and between their configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -34,21 +26,14 @@ _TRANSFORMS: dict[str, tuple[str, ...]] = {
     "xlm-roberta": _WITH_DENSE,
 }
 
-# Their position numbers start after the padding id.
+# Architectures whose position numbers start after the padding id.
 _LIKE_ROBERTA = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "longformer", "xmod")
 
-# Names of the same setting in different configurations; the first name that is set counts.
-_INNER = ("intermediate_size", "hidden_dim", "d_ff")
-_ACTIVATION = ("hidden_act", "hidden_activation", "activation", "dense_act_fn")
-_DROPOUT = ("hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout")
-_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "dropout_rate")
-
-# No limit.
 _ENDLESS = 1_000_000
 
 
 def model_class(config: Any, *, vocabulary_head: bool) -> Any:
-    """Return the class of transformers that loads a model."""
+    """Return the class of transformers that loads a model, with or without its vocabulary head."""
     import transformers
 
     if not vocabulary_head:
@@ -59,18 +44,9 @@ def model_class(config: Any, *, vocabulary_head: bool) -> Any:
         return transformers.AutoModelForMaskedLM
     if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder:
         return transformers.AutoModelForCausalLM
-    known = ", ".join(sorted(_TRANSFORMS))
-    msg = (
-        f"what is asked for needs a vocabulary head, and the architecture '{config.model_type}' has none that is known "
-        f"here (known: {known}, and decoder-only models). Choose another model, or a pooler that needs no head."
-    )
+    known = f"Supported: {', '.join(sorted(_TRANSFORMS))}, and decoder-only models"
+    msg = f"the vocabulary head of the architecture '{config.model_type}' is not supported. {known}."
     raise UnsupportedError(msg)
-
-
-def weights_of_head(names: Iterable[str], model: Any) -> list[str]:
-    """Return the names of weights that belong to a model's vocabulary head."""
-    inside = f"{model.base_model_prefix}."
-    return [name for name in names if not name.startswith(inside)]
 
 
 def vocabulary_head(model: Any, model_type: str) -> VocabularyHead:
@@ -92,11 +68,11 @@ def embed(backbone: Any, batch: Batch) -> Tensor:
     """Return the input of a model's first layer (layer 0), (batch, tokens, width)."""
     kind = backbone.config.model_type
     if not hasattr(backbone, "embeddings"):
-        msg = f"embeddings are needed apart from the layers, and the architecture '{kind}' has no module for them."
+        msg = f"embeddings without the layers are not supported for the architecture '{kind}'. Choose another model."
         raise UnsupportedError(msg)
     mask = {"mask": batch.attention_mask} if kind == "deberta-v2" else {}
     states: Tensor = backbone.embeddings(input_ids=batch.input_ids, **mask)
-    # Embeddings may be narrower than the layers: in ELECTRA, and in ALBERT.
+    # In ELECTRA and ALBERT, embeddings may be narrower than the layers.
     if hasattr(backbone, "embeddings_project"):
         states = backbone.embeddings_project(states)
     if kind == "albert":
@@ -110,14 +86,15 @@ def layer_shape(config: Any) -> LayerShape:
 
     return LayerShape(
         heads=config.num_attention_heads,
-        inner=_first(config, _INNER, 4 * config.hidden_size),
-        activation=ACT2FN[_first(config, _ACTIVATION, "gelu")],
-        dropout=_first(config, _DROPOUT, 0.0),
-        attention_dropout=_first(config, _ATTENTION_DROPOUT, 0.0),
+        inner=_first(config, 4 * config.hidden_size, "intermediate_size", "hidden_dim", "d_ff"),
+        activation=ACT2FN[_first(config, "gelu", "hidden_act", "hidden_activation", "activation", "dense_act_fn")],
+        dropout=_first(config, 0.0, "hidden_dropout_prob", "dropout", "dropout_rate", "mlp_dropout"),
+        attention_dropout=_first(config, 0.0, "attention_probs_dropout_prob", "attention_dropout", "dropout_rate"),
     )
 
 
-def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+def _first(config: Any, default: Any, *names: str) -> Any:
+    """Return a setting that has different names in different configurations."""
     values = (getattr(config, name, None) for name in names)
     return next((value for value in values if value is not None), default)
 
@@ -125,8 +102,7 @@ def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
 def longest_input(config: Any) -> int:
     """Return the maximum input length of a model, in tokens."""
     positions = getattr(config, "max_position_embeddings", None)
-    # Relative positions (T5) have no limit.
-    if positions is None or positions <= 0:
+    if positions is None or positions <= 0:  # relative positions (T5)
         return _ENDLESS
     return int(positions) - first_position(config)
 
@@ -140,6 +116,6 @@ def first_position(config: Any) -> int:
 
 def set_dropout(config: Any, probability: float) -> None:
     """Set every dropout probability of a configuration."""
-    names = [name for name in vars(config) if "dropout" in name and isinstance(getattr(config, name), int | float)]
-    for name in names:
-        setattr(config, name, probability)
+    for name, value in list(vars(config).items()):
+        if "dropout" in name and isinstance(value, int | float):
+            setattr(config, name, probability)

@@ -36,12 +36,12 @@ LENGTHS = ("query_length", "document_length")
 
 
 def is_checkpoint(model: str | Path) -> bool:
-    """True if a model is one of our checkpoint folders, not a pretrained model."""
+    """True if a model is a checkpoint folder of ours, not a pretrained model."""
     return (Path(model) / CONFIGURATION).is_file()
 
 
 def checkpoint_folder(model: str | Path) -> str:
-    """Return the folder of a checkpoint on the hub, downloaded to its cache; folders and other models unchanged."""
+    """Return a model unchanged, or if it is a checkpoint on the hub, its downloaded folder."""
     name = str(model)
     if os.path.exists(name) or name.startswith("package:") or model_file(name, CONFIGURATION) is None:
         return name
@@ -49,7 +49,7 @@ def checkpoint_folder(model: str | Path) -> str:
 
 
 def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
-    """Read the description of a checkpoint (names, options and versions of its parts), and its fingerprint."""
+    """Return the description of a checkpoint (names, options and versions of its parts), and its fingerprint."""
     from retrievalkit.storage.schemas import Description
 
     path = Path(folder) / CONFIGURATION
@@ -57,9 +57,7 @@ def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], str]:
         msg = f"'{folder}' is not a checkpoint: it has no {CONFIGURATION}. 'rkit train' writes one."
         raise ArtifactError(msg)
     fingerprint = checkpoint_fingerprint(folder)
-    description: dict[str, Any] = storage.read_json(path, do=DO)
-    storage.check_document(description, Description, file=path, do=DO)
-    return description, fingerprint
+    return storage.read_json(path, Description, do=DO), fingerprint
 
 
 def checkpoint_fingerprint(folder: str | Path) -> str:
@@ -78,21 +76,18 @@ def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None
     if dimensions is None or not is_checkpoint(model):
         return
     # A checkpoint from the hub has no manifest.
-    own: Any = storage.read_manifest(model, "checkpoint") if storage.kind_of(model) else None
+    entry: Any = storage.read_manifest(model, "checkpoint") if storage.kind_of(model) else None
     for name in ("options", "loss", "options", "matryoshka", "dimensions"):
-        own = own.get(name) if isinstance(own, Mapping) else None
-    trained = own or []
-    if dimensions not in trained:
-        cuts = f"to {', '.join(map(str, trained))}" if trained else "by no --loss 'matryoshka(...)'"
-        notices.note(
-            f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained for cuts {cuts}: less may be "
-            f"found than with whole ones."
-        )
+        entry = entry.get(name) if isinstance(entry, Mapping) else None
+    if dimensions not in (entry or ()):
+        trained = f"for cuts to {', '.join(map(str, entry))}" if entry else "without --loss 'matryoshka(...)'"
+        cut = f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained {trained}"
+        notices.note(f"{cut}. Searches may be worse than with whole vectors.")
 
 
 @contextmanager
 def damage_explained(folder: Path) -> Iterator[None]:
-    """Turn any exception from damaged weights into an error that names the checkpoint."""
+    """Turn exceptions from damaged weights into an error that names the checkpoint."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -119,5 +114,5 @@ def missing_plugins_explained(description: Mapping[str, Any], where: str | Path)
         if error.kind not in description:
             raise
         part = description[error.kind]
-        msg = f"'{where}' was made with the {error.kind} '{part['name']}' {registry.missing(part)}"
+        msg = f"'{where}' needs the {error.kind} '{part['name']}' {registry.missing(part)}"
         raise ArtifactError(msg) from error

@@ -69,7 +69,7 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
 
 
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
-    """The cache folder of a model's graphs, keyed by its files (on a hub: the commit), options and package versions.
+    """Return the cache folder of a model's graphs, keyed by its files (or hub commit), options and package versions.
 
     None if the model has no configuration file or the cache is not writable.
     """
@@ -192,11 +192,11 @@ class _Module(nn.Module):
         return tuple(self.function(dict(zip(self.names, inputs, strict=True))))
 
 
-def _same(found: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
+def _same(output: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
     """True if two outputs are equal, ignoring padding."""
     if mask is not None and expected.shape[:2] == mask.shape:
-        found, expected = found[mask.bool()], expected[mask.bool()]
-    return torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+        output, expected = output[mask.bool()], expected[mask.bool()]
+    return torch.allclose(output, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
 class _OpenVinoProgram(OpenVinoProgram):

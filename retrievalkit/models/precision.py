@@ -28,7 +28,7 @@ AUTO = "RKIT_PRECISION"
 
 
 def default_device() -> torch.device:
-    """Return the GPU if there is one, else the CPU."""
+    """Return the GPU if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -47,18 +47,18 @@ def resolve_precision(precision: Precision, device: torch.device, *, half: bool 
 
 
 def _half_of_gpu() -> Precision:
-    """Return bf16 if the GPU multiplies in it, and fp16 if it emulates bf16, several times slower (V100, T4)."""
+    """Return bf16 if the GPU multiplies in bf16, and fp16 if it emulates bf16, several times slower (V100, T4)."""
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def auto_precision(device: torch.device) -> tuple[Precision, str]:
-    """Return the meaning of "auto" on a device, and the reason: bf16 if the hardware multiplies in it.
+    """Return the meaning of "auto" on a device, and the reason.
 
-    Else fp16 on a GPU, and fp32 on a CPU, which emulates bf16 several times slower.
+    bf16 if the hardware multiplies in bf16; else fp16 on a GPU, and fp32 on a CPU, which emulates bf16 more slowly.
     """
     if wanted := os.environ.get(AUTO):
         if wanted not in ("fp32", "bf16"):
-            msg = f"{AUTO} is '{wanted}', and sets what precision auto means: fp32 or bf16. Set it to one of these."
+            msg = f"{AUTO} is '{wanted}'. Set it to fp32 or bf16, the precision that auto selects."
             raise OptionError(msg)
         return cast("Precision", wanted), f"set by {AUTO}"
     on_gpu = device.type == "cuda"

@@ -1,8 +1,7 @@
 """Pretrained models: location, loading and fingerprints, and the weights of any module.
 
 All access to the Hugging Face hub goes through this module: an unavailable model is always the same error, within
-seconds, and no code of a model runs without permission.
-Has no heavy imports at its top: recipes locate models with it.
+seconds, and no code of a model runs without permission. Imports nothing heavy, since recipes locate models with it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 4.0
 _COPY = "Copy the model again."
-# The names of sizes in any architecture's configuration, with their minimum and maximum.
+# Names of sizes in any architecture's configuration, with their minimum and maximum.
 _BOUNDS = (
     (re.compile(r"(num_|n_)(\w+_)?(heads?|layers?)|relative_attention_max_distance"), 1, 10_000),
     (re.compile(r"hidden_size|d_model|dim|n_embd"), 1, 1 << 16),
@@ -75,7 +74,7 @@ def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     whole = os.path.isfile(os.path.join(source, "config.json"))
     if not whole and model_file(source, "adapter_config.json", revision=options.get("revision")):
         # Transformers would load the model that this file names: any model on the hub, or any folder of the user.
-        msg = f"'{source}' is an adapter of another model. Merge the two (PEFT: merge_and_unload), and give the result."
+        msg = f"'{source}' is an adapter of another model. Use the merged model (PEFT: merge_and_unload) instead."
         raise InputError(msg)
     unreachable = None if os.path.isdir(source) else _hub_problem()
     with _explained(source, unreachable), _hub_as_allowed(offline=unreachable is not None), quiet(), large_imports():
@@ -90,14 +89,12 @@ def check_source(source: str) -> None:
     kind = storage.kind_of(source)
     if kind == "checkpoint":
         inner = next((name for name in ("encoder", "query") if os.path.isdir(os.path.join(source, name))), "encoder")
-        msg = (
-            f"'{source}' is a retriever (rkit train), not a pretrained model. Its encoder alone is one: give "
-            f"'{os.path.join(source, inner)}'."
-        )
+        encoder = os.path.join(source, inner)
+        msg = f"'{source}' is a retriever (rkit train), not a pretrained model. Use its encoder: '{encoder}'."
         raise ArtifactError(msg)
     if kind in ("vectors", "index"):
         holds = "vectors" if kind == "vectors" else "an index"
-        msg = f"'{source}' holds {holds}, not a model. Give the name or folder of a model, or a checkpoint."
+        msg = f"'{source}' holds {holds}, not a model. Name a model, a folder of a model, or a checkpoint."
         raise ArtifactError(msg)
     check_configuration(source)
 
@@ -119,22 +116,22 @@ class _Shards:
 def check_configuration(folder: str | Path) -> None:
     """Refuse a folder that refers to files outside it, or whose configuration has impossible sizes.
 
-    A billion layers would fill the memory before any weight is compared with them.
+    A billion layers would fill the memory before they are compared with any weight.
     """
     storage.check_own_files(folder)
     named: dict[str, Path] = {}
     tokenizer, path = Path(folder) / "tokenizer_config.json", Path(folder) / "config.json"
     if tokenizer.is_file():
-        says = storage.read_json(tokenizer, _Tokenizer, do=_COPY, nan=True)
+        entries = storage.read_json(tokenizer, _Tokenizer, do=_COPY, nan=True)
         # Some versions of transformers open these paths unchecked, such as vocab_file, except two.
         ignored = ("special_tokens_map_file", "added_tokens_file")
-        named |= {str(says[name]): tokenizer for name in says if name.endswith("_file") and name not in ignored}
+        named |= {str(entries[name]): tokenizer for name in entries if name.endswith("_file") and name not in ignored}
     for listing in Path(folder).glob("*.index.json"):
         shards = storage.read_document(listing, _Shards, do=_COPY).weight_map.values()
         named |= dict.fromkeys(shards, listing)
     for name, file in named.items():
         if "/" in name and os.path.isfile(Path(folder) / name):
-            msg = f"'{file}' names the file '{name}', and should name files of its folder alone. {_COPY}"
+            msg = f"'{file}' names the file '{name}', and may only name files of its own folder. {_COPY}"
             raise ArtifactError(msg)
     if not path.is_file():
         return
@@ -154,11 +151,10 @@ def check_attention(implementation: object, source: str) -> None:
 
 def code_refused(source: str, what: str = "Python code that came with it") -> InputError:
     """Return the error for a model that needs code which the user has not allowed."""
-    msg = (
-        f"the model '{source}' needs {what}; none of it was run. If you have read and trust "
-        f"that code, set {trust.TRUST}=1 in the environment. No option and no file can allow it."
+    return InputError(
+        f"the model '{source}' needs {what}; none of it was run. If you have read and trust that code, set "
+        f"{trust.TRUST}=1 in the environment. No option and no file can allow it."
     )
-    return InputError(msg)
 
 
 def model_file(source: str, name: str, *, revision: str | None = None) -> Path | None:
@@ -189,10 +185,10 @@ def download_model(source: str, patterns: Sequence[str]) -> str:
 
 @contextmanager
 def uploading(folder: str | os.PathLike[str], name: str | None) -> Iterator[None]:
-    """Upload a folder to the repository USER/NAME of the Hugging Face hub at the end of the block; None = to none.
+    """Upload a folder to the repository USER/NAME of the Hugging Face hub at the end of the block; None = no upload.
 
-    A new repository is private, and created first: a missing login is reported before the work of the block. Files that
-    may name local paths, such as the manifest, are not uploaded.
+    A new repository is private, and is created first: a missing login is reported before the work of the block. Files
+    that may name local paths, such as the manifest, are not uploaded.
 
     Raises:
         OptionError: The command is a step of a recipe, which may not use the user's token.
@@ -202,7 +198,7 @@ def uploading(folder: str | os.PathLike[str], name: str | None) -> Iterator[None
         yield
         return
     if trust.in_recipe():
-        msg = f"a recipe would upload to '{name}' with your token. Leave push out of it, and push its output yourself."
+        msg = f"a recipe may not upload to '{name}' with your token. Leave push out, and push its output yourself."
         raise OptionError(msg)
     from huggingface_hub import HfApi
 
@@ -210,7 +206,7 @@ def uploading(folder: str | os.PathLike[str], name: str | None) -> Iterator[None
         address = HfApi().create_repo(name, private=True, exist_ok=True)
     yield
     with _upload_explained(name):
-        local = [f"{one}*" for one in NOT_WEIGHTS if one != "README.md"]
+        local = [f"{prefix}*" for prefix in NOT_WEIGHTS if prefix != "README.md"]
         HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=local)
     say(f"uploaded to {address}", err=True)
 
@@ -234,7 +230,7 @@ def quiet() -> Iterator[None]:
 def save_pretrained(model: Any, tokenizer: Any, folder: Path, **options: Any) -> None:
     """Write a Hugging Face folder."""
     if tokenizer.is_fast:
-        # A fast tokenizer keeps truncation and padding of its last call, and would store them.
+        # A fast tokenizer would store truncation and padding of its last call.
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
     with quiet():
@@ -261,18 +257,16 @@ def check_finite(model: nn.Module, source: str) -> None:
     for name, weight in model.named_parameters():
         # A sum is faster than checking each number, and may be infinite although all numbers are finite.
         if weight.is_floating_point() and not weight.sum().isfinite() and not weight.isfinite().all():
-            msg = (
-                f"'{source}': the tensor '{name}' holds NaN or infinite numbers. Copy the model again, or train it "
-                f"again with a lower learning rate."
-            )
+            remedy = "Copy the model again, or train it again with a lower learning rate."
+            msg = f"'{source}': the tensor '{name}' holds NaN or infinite numbers. {remedy}"
             raise ArtifactError(msg)
 
 
 @cache
 def _hub_problem() -> str | None:
-    """Return why the hub cannot be reached; None if it can, or if the user has chosen to work offline.
+    """Return the reason why the hub cannot be reached; None if it can, or if the user works offline.
 
-    Tried once, without the library's retries, which take minutes for all files of a model.
+    A single request, without the library's retries, which take minutes for all files of a model.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -309,13 +303,13 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
         yield
     except RetrievalkitError:
         raise
-    except Exception as error:  # on values of wrong types in its files, transformers raises anything
+    except Exception as error:  # transformers raises anything on values of wrong types in its files
         if "custom code" in str(error) and not trust.code_allowed():
             raise code_refused(source) from error
         if unreachable:
             msg = (
-                f"cannot load the model '{source}': it is no local folder, the cache does not hold it, and "
-                f"{unreachable}. Check the name and the network, or give a folder or package:NAME/FOLDER."
+                f"cannot load the model '{source}': it is not a local folder, the cache does not hold it, and "
+                f"{unreachable}. Check the name and the network, or use a folder or package:NAME/FOLDER."
             )
         else:
             place = "the folder" if os.path.exists(source) else "the hub or a local folder"
@@ -327,7 +321,7 @@ def _explained(source: str, unreachable: str | None) -> Iterator[None]:
 def _upload_explained(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # errors of the library's HTTP client, which differ between releases
+    except Exception as error:  # errors of the library's HTTP client differ between releases
         reason = " ".join(str(error).split())[:300]
         msg = f"nothing was uploaded to '{name}': {reason} Log in (hf auth login), then run the command again."
         raise RetrievalkitError(msg) from error

@@ -14,7 +14,7 @@ its text by a space.
 
 Late-interaction models are PyLate's, sentence-transformers' MultiVectorEncoder, and ColBERT's own. PyLate inserts a
 token such as "[Q] " after the first token, pads queries with [MASK], and drops the vectors of punctuation marks.
-Its linear layers without activations in between are one layer here.
+Several linear layers without activations become a single layer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OwnSettings:
 
     Attributes:
         pooler: Registered name of the pooler.
-        pooler_options: Options of the pooler.
+        pooler_options: Its options.
         encoder_options: Options of the encoder `transformer`: the encoding of titles, and prefixes and lengths if the
             model sets them.
         weights: Reads the pooler's weights, by their names in the pooler; None for a pooler without weights.
@@ -78,7 +78,7 @@ class WithoutEquivalentError(UnsupportedError):
     """A model has a part without an equivalent here."""
 
     def __init__(self, problem: str) -> None:
-        do = "Name a pooler to do without the model's own settings, such as --pooler mean --set pooler.normalize=true."
+        do = "To ignore the model's own settings, name a pooler, such as --pooler mean --set pooler.normalize=true."
         super().__init__(f"{problem}. {do}")
         self.problem = problem
 
@@ -179,7 +179,7 @@ class _Published:
         self.transformer: Mapping[str, Any] = {}
         if self.modules is None:
             return
-        kinds = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in self.modules]
+        kinds = [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in self.modules]
         self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # no effect in inference
         self.kinds = [kind for kind, _ in self.listed]
         self.described = self.read("config_sentence_transformers.json") or {}
@@ -194,15 +194,12 @@ class _Published:
 
     def read(self, name: str, form: type = _Entries) -> Any:
         """Read and validate a JSON file; None if it does not exist."""
-        if (path := self.path(name)) is None:
-            return None
-        value = storage.read_json(path, do=_DO)
-        storage.check_document(value, form, file=path, do=_DO)
-        return value
+        path = self.path(name)
+        return None if path is None else storage.read_json(path, form, do=_DO)
 
     def refuse(self, problem: str) -> NoReturn:
-        msg = f"the model '{self.model}' is {self.library} with {problem}, which has no equivalent here"
-        raise WithoutEquivalentError(msg)
+        reason = f"the model '{self.model}' is {self.library} with {problem}, which has no equivalent here"
+        raise WithoutEquivalentError(reason)
 
     def tensors(self, folder: str, names: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
         """Read tensors in float32 from the weights in a folder of the model; "" = the model's own weights."""
@@ -217,45 +214,44 @@ class _Published:
             # Only tensors are ever unpickled.
             safe = path.suffix == ".safetensors"
             tensors = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch may raise anything on bytes that are not a pickle of tensors
+        except Exception as error:  # torch raises anything on bytes that are not a pickle of tensors
             msg = f"cannot read the weights '{path}' ({' '.join(str(error).split())[:160]}). {_DO}"
             raise ArtifactError(msg) from error
         for name, shape in names.items():
             if name not in tensors or tuple(tensors[name].shape) != shape:
                 has = f"has the shape {tuple(tensors[name].shape)}" if name in tensors else "is missing"
-                msg = f"'{path}' is damaged: '{name}' {has}, and should have {shape}. {_DO}"
+                msg = f"'{path}' is damaged: '{name}' {has}, but should have the shape {shape}. {_DO}"
                 raise ArtifactError(msg)
         return {name: tensors[name].float() for name in names}
 
     def configuration(self, kind: str) -> Mapping[str, Any]:
-        """The config.json of the first module of a kind."""
-        return self._configuration(next(folder for one, folder in self.listed if one == kind))
+        """Return the config.json of the first module of a kind."""
+        return self._configuration(dict(reversed(self.listed))[kind])
 
     def _configuration(self, folder: str) -> Mapping[str, Any]:
         return self.read("/".join(filter(None, (folder, "config.json")))) or {}
 
     def dense(self, states: str) -> list[_Dense]:
-        """The linear layers, which must connect `states`: "sentence_embedding" or "token_embeddings"."""
+        """Return the linear layers, which must connect `states`: "sentence_embedding" or "token_embeddings"."""
         layers = []
         for kind, folder in self.listed:
             if kind != "Dense":
                 continue
-            says = self._configuration(folder)
+            entries = self._configuration(folder)
             for name in ("module_input_name", "module_output_name"):
-                if says.get(name) not in (None, states):
-                    self.refuse(f"a Dense of {says[name]}")
-            # Their default is tanh.
-            function = str(says.get("activation_function") or "torch.nn.Tanh")
+                if entries.get(name) not in (None, states):
+                    self.refuse(f"a Dense of {entries[name]}")
+            function = str(entries.get("activation_function") or "torch.nn.Tanh")  # the library's default
             activation = _ACTIVATIONS.get(function.rpartition(".")[2]) if function.startswith("torch.") else None
             if activation is None:
                 self.refuse(f"the activation {function} of a Dense")
-            residual = bool(says.get("use_residual"))
+            residual = bool(entries.get("use_residual"))
             if residual and activation != "identity":
                 self.refuse(f"a residual connection and the activation {function} of a Dense")
-            sizes = [int(says.get(name) or 0) for name in ("in_features", "out_features")]
-            if not all(0 < size <= _MOST_WIDTH for size in sizes):
-                self.refuse("a Dense of a size that no model has")
-            layers.append(_Dense(folder, sizes[0], sizes[1], says.get("bias") is not False, activation, residual))
+            inner, outer = (int(entries.get(name) or 0) for name in ("in_features", "out_features"))
+            if not (0 < inner <= _MOST_WIDTH and 0 < outer <= _MOST_WIDTH):
+                self.refuse(f"a Dense from {inner} to {outer} features")
+            layers.append(_Dense(folder, inner, outer, entries.get("bias") is not False, activation, residual))
         return layers
 
     def read_dense(self, layer: _Dense) -> tuple[Tensor, Tensor | None]:
@@ -275,7 +271,7 @@ class _Published:
         return weight, tensors.get("linear.bias")
 
     def prefixes(self) -> dict[str, str]:
-        """The prompt of each side: the prompt of its name, else the default prompt."""
+        """Return the prompt of each side: the prompt of its name, else the default prompt."""
         prompts: Mapping[str, str] = self.described.get("prompts") or {}
         default = prompts.get(self.described.get("default_prompt_name") or "", "")
         by_side = {
@@ -285,11 +281,11 @@ class _Published:
         return {name: prefix for name, prefix in by_side.items() if prefix}
 
     def lengths(self) -> dict[str, int]:
-        """The maximum number of tokens of each side; {} = the encoder's defaults."""
-        says, tokenizer = self.transformer, self.read("tokenizer_config.json") or {}
-        if says.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        """Return the maximum number of tokens of each side; {} = the encoder's defaults."""
+        entries, tokenizer = self.transformer, self.read("tokenizer_config.json") or {}
+        if entries.get("do_lower_case") and not tokenizer.get("do_lower_case"):
             self.refuse("texts in lower case before a tokenizer that keeps the case")
-        longest = says.get("max_seq_length")
+        longest = entries.get("max_seq_length")
         if not longest:
             # sentence-transformers then uses the lower of the model's and the tokenizer's limit.
             positions = (self.read("config.json") or {}).get("max_position_embeddings")
@@ -298,11 +294,11 @@ class _Published:
                 longest = min(int(positions), int(longest))
             elif longest and longest >= _ENDLESS:
                 longest = None  # relative positions (T5) have no limit
-        lengths = {name: says.get(name) or longest for name in _COLBERT_LENGTHS}
+        lengths = {name: entries.get(name) or longest for name in _COLBERT_LENGTHS}
         return {name: int(length) for name, length in lengths.items() if length}
 
     def ids(self, words: Sequence[str], *, unknown: bool) -> tuple[int, ...]:
-        """The ids of words in the vocabulary; `unknown` maps other words to the unknown token, like PyLate."""
+        """Return the ids of words in the vocabulary; `unknown` maps other words to the unknown token, like PyLate."""
         from tokenizers import Tokenizer
 
         if not words:
@@ -319,7 +315,7 @@ class _Published:
             token = (self.read("tokenizer_config.json", dict) or {}).get("unk_token")
             token = token.get("content") if isinstance(token, dict) else token
             ids.add(None if token is None else find(str(token)))
-        return tuple(sorted(one for one in ids if one is not None))
+        return tuple(sorted(token for token in ids if token is not None))
 
 
 def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettings | None:
@@ -330,34 +326,33 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
         ArtifactError: A file is damaged.
     """
     files = _Published(model, revision)
+    modules, kind = files.modules or (), files.described.get("model_type")
     if files.modules is None:
         own = _colbert(files)
-    elif files.described.get("model_type") in ("ColBERT", "MultiVectorEncoder") or any(
-        str(one["type"]).startswith("pylate.") for one in files.modules
-    ):
+    elif kind in ("ColBERT", "MultiVectorEncoder") or any(module["type"].startswith("pylate.") for module in modules):
         own = _late_interaction(files)
     else:
         own = _sparse(files) if "SpladePooling" in files.kinds else _one_vector(files)
     if own is None:
         return None
-    # A folder exported from one of our checkpoints stores the checkpoint's title setting.
+    # A folder that `rkit export` wrote stores the checkpoint's title setting.
     title = files.described.get("title") or "space"
     return replace(own, encoder_options={**own.encoder_options, "title": title})
 
 
-def load_own_weights(own: OwnSettings | None, pooler: nn.Module, *, named: bool) -> None:
-    """Load the pooler's weights from its model, if there are any.
+def load_own_weights(own: OwnSettings, pooler: nn.Module, *, named: bool) -> None:
+    """Load the pooler's weights from its model, if it has any.
 
     A user who named the pooler may choose another size than the model's; the weights are then skipped.
     """
-    if own is None or own.weights is None:
+    if own.weights is None:
         return
     weights, state = own.weights(), pooler.state_dict()
-    if {name: one.shape for name, one in weights.items()} == {name: one.shape for name, one in state.items()}:
+    if weights.keys() == state.keys() and all(weights[name].shape == state[name].shape for name in state):
         pooler.load_state_dict(weights)
     elif not named:
         options = ", ".join(f"{name}={value}" for name, value in own.pooler_options.items())
-        msg = f"the options given for the pooler do not fit the weights that the model brings. Its own are {options}."
+        msg = f"the pooler's options do not fit the weights of the model. Its own options are {options}."
         raise OptionError(msg)
 
 
@@ -367,48 +362,44 @@ def left_out(
     pooler_options: Mapping[str, Any],
     encoder_options: Mapping[str, Any],
     *,
-    all_given: bool = False,
+    complete: bool = False,
 ) -> list[str]:
     """Describe, in a sentence, settings from the model's training that these options leave out; [] if there are none.
 
-    Lengths and the encoding of titles are ignored: they change no vector of a short text without a title. With
-    `all_given`, defaults are among the options, as in a description; otherwise every option is deliberate.
+    Lengths and the encoding of titles are ignored: they change no vector of a short text without a title. If the
+    options are `complete`, they include defaults, as in a description; otherwise the user set all of them.
     """
 
     def shown(value: Any) -> str:
-        if isinstance(value, tuple):
+        if isinstance(value, list | tuple):
             return ",".join(map(str, value))
         return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-
-    def plain(value: Any) -> Any:
-        return list(value) if isinstance(value, tuple) else value
 
     try:
         own = own_settings(model, revision=encoder_options.get("revision"))
     except WithoutEquivalentError as error:
-        return [f"{error.problem}: --pooler {pooler} does without."]
+        return [f"{error.problem}: --pooler {pooler} ignores it."]
     if own is None:
         return []
     lost = [] if own.pooler == pooler else [f"--pooler {own.pooler}"]
-    given = {"pooler": pooler_options, "encoder": encoder_options}
-    wanted = {"pooler": own.pooler_options, "encoder": own.encoder_options}
+    parts = (("pooler", own.pooler_options, pooler_options), ("encoder", own.encoder_options, encoder_options))
     lost += [
         f"--set {part}.{name}={shown(value)}"
-        for part, options in wanted.items()
-        for name, value in options.items()
+        for part, trained, chosen in parts
+        for name, value in trained.items()
         if value is not False and not name.endswith("_length") and name != "title"
-        if (plain(given[part].get(name)) != plain(value) if all_given else name not in given[part])
+        if (shown(chosen.get(name)) != shown(value) if complete else name not in chosen)
     ]
     if not lost:
         return []
     return [
         f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({own.source}): "
-        f"{' '.join(lost)}. Encode or train with them too, or without --pooler to take all of the model's own."
+        f"{' '.join(lost)}. Set them too, or leave --pooler out to use all of the model's settings."
     ]
 
 
 def _one_vector(files: _Published) -> OwnSettings:
-    """The settings of a single-vector model: Transformer, Pooling, any number of Dense, and optionally Normalize."""
+    """Return the settings of a single-vector model: Transformer, Pooling, any number of Dense, optionally Normalize."""
     for kind in files.kinds:
         if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             files.refuse(f"the module {kind}")
@@ -419,12 +410,9 @@ def _one_vector(files: _Published) -> OwnSettings:
     if files.described.get("truncate_dim"):
         files.refuse(f"vectors cut to {files.described['truncate_dim']} dimensions (truncate_dim)")
     prompts, pooling = files.prefixes(), files.configuration("Pooling")
-    turned_on = [
-        name.removeprefix("pooling_mode_")
-        for name, on in pooling.items()
-        if on is True and name.startswith("pooling_mode_")
-    ]
-    modes = sorted(turned_on, key=[*_MODES, *turned_on].index)
+    prefix = "pooling_mode_"
+    modes = [name.removeprefix(prefix) for name, on in pooling.items() if on is True and name.startswith(prefix)]
+    modes.sort(key=[*_MODES, *modes].index)
     if not modes:
         named = pooling.get("pooling_mode")
         modes = [named] if isinstance(named, str) else list(named or [])
@@ -443,9 +431,9 @@ def _one_vector(files: _Published) -> OwnSettings:
         return OwnSettings(poolings[0], options, encoder_options)
     options |= {
         "pooling": poolings,
-        "dimensions": tuple(one.out_features for one in layers),
-        "activations": tuple(one.activation for one in layers),
-        "bias": any(one.bias for one in layers),
+        "dimensions": tuple(layer.out_features for layer in layers),
+        "activations": tuple(layer.activation for layer in layers),
+        "bias": any(layer.bias for layer in layers),
     }
 
     def weights() -> Mapping[str, Tensor]:
@@ -463,7 +451,7 @@ def _one_vector(files: _Published) -> OwnSettings:
 
 
 def _sparse(files: _Published) -> OwnSettings:
-    """The settings of a SPLADE model: weights over the vocabulary, the maximum logit of each term."""
+    """Return the settings of a SPLADE model: weights over the vocabulary, the maximum logit of each term."""
     if files.kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
         files.refuse(f"the modules {', '.join(files.kinds)}")
     pooling = files.configuration("SpladePooling")
@@ -478,30 +466,28 @@ def _sparse(files: _Published) -> OwnSettings:
 
 
 def _late_interaction(files: _Published) -> OwnSettings:
-    """The settings of a late-interaction model, with a vector for every token."""
-    says, layers = files.described, files.dense("token_embeddings")
+    """Return the settings of a late-interaction model, with a vector for every token."""
+    entries, layers = files.described, files.dense("token_embeddings")
     plain = ["Transformer", *["Dense"] * len(layers)]
     if not layers:
         files.refuse("no Dense: a projection would be random")
-    if any(one.activation != "identity" for one in layers):
-        files.refuse("a function after its Dense")
-    if (similarity := says.get("similarity_fn_name")) not in (None, "MaxSim", "maxsim"):
+    if any(layer.activation != "identity" for layer in layers):
+        files.refuse("an activation after its Dense")
+    if (similarity := entries.get("similarity_fn_name")) not in (None, "MaxSim", "maxsim"):
         files.refuse(f"the similarity {similarity}")
     lengths = files.lengths()  # refuses lower case
     if files.kinds == plain:  # PyLate, with its defaults
-        filled = says.get("do_query_expansion") is not False
-        markers = tuple(
-            usual if says.get(name) is None else says[name]
-            for name, usual in (("query_prefix", "[Q] "), ("document_prefix", "[D] "))
-        )
+        filled = entries.get("do_query_expansion") is not False
+        usual = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
+        markers = tuple(prefix if entries.get(name) is None else entries[name] for name, prefix in usual.items())
         of_queries: dict[str, Any] = {
             "markers": any(markers),
             "marker_tokens": markers,
             "query_filled": filled,
-            "fill_attended": filled and bool(says.get("attend_to_expansion_tokens")),
+            "fill_attended": filled and bool(entries.get("attend_to_expansion_tokens")),
         }
-        lengths = {name: says.get(name) or usual for name, usual in _COLBERT_LENGTHS.items()}
-        words = says.get("skiplist_words")
+        lengths = {name: entries.get(name) or length for name, length in _COLBERT_LENGTHS.items()}
+        words = entries.get("skiplist_words")
         skipped = files.ids(list(string.punctuation) if words is None else words, unknown=True)
     elif files.kinds in ([*plain, "MultiVectorMask", "Normalize"], [*plain, "Normalize", "MultiVectorMask"]):
         # MultiVectorEncoder, whose prompts are ordinary text.
@@ -521,7 +507,8 @@ def _late_interaction(files: _Published) -> OwnSettings:
         skipped = files.ids(mask.get("skiplist_words") or [], unknown=False)
     else:
         files.refuse(f"the modules {', '.join(files.kinds)}")
-    options = {"dimension": layers[-1].out_features, "bias": any(one.bias for one in layers), "skip_ids": skipped}
+    bias = any(layer.bias for layer in layers)
+    options = {"dimension": layers[-1].out_features, "bias": bias, "skip_ids": skipped, **of_queries}
 
     def joined() -> Mapping[str, Tensor]:
         """Combine successive linear layers into a single layer."""
@@ -536,37 +523,31 @@ def _late_interaction(files: _Published) -> OwnSettings:
         tensors = {"projection.weight": weight.float()}
         return tensors | {"projection.bias": bias.float()} if options["bias"] else tensors
 
-    return OwnSettings("colbert", {**options, **of_queries}, {**files.prefixes(), **lengths}, joined)
+    return OwnSettings("colbert", options, {**files.prefixes(), **lengths}, joined)
 
 
 def _colbert(files: _Published) -> OwnSettings | None:
-    """The settings of a checkpoint of ColBERT's own code, such as ColBERTv2; None for any other model."""
+    """Return the settings of a checkpoint of ColBERT's own code, such as ColBERTv2; None for any other model."""
     if (path := files.path("config.json")) is None:
         return None
     config = storage.read_json(path, do=_DO, nan=True)
     if not isinstance(config, dict) or config.get("architectures") != ["HF_ColBERT"]:
         return None
     files.library = "a ColBERT checkpoint"
-    metadata = "artifact.metadata"
-    says = _Metadata(
-        **{
-            name: value
-            for name, value in (files.read(metadata, _Metadata) or {}).items()
-            if name in _Metadata.__dataclass_fields__
-        }
-    )
-    if says.similarity != "cosine":
-        files.refuse(f"the similarity {says.similarity}")
+    source = files.path("artifact.metadata")
+    metadata = _Metadata() if source is None else storage.read_document(source, _Metadata, do=_DO)
+    if metadata.similarity != "cosine":
+        files.refuse(f"the similarity {metadata.similarity}")
     options = {
-        "dimension": says.dim,
-        "marker_tokens": (says.query_token_id, says.doc_token_id),
-        "fill_attended": says.attend_to_mask_tokens,
-        "skip_punctuation": says.mask_punctuation,
+        "dimension": metadata.dim,
+        "marker_tokens": (metadata.query_token_id, metadata.doc_token_id),
+        "fill_attended": metadata.attend_to_mask_tokens,
+        "skip_punctuation": metadata.mask_punctuation,
     }
-    lengths = {"query_length": says.query_maxlen, "document_length": says.doc_maxlen}
-    shape = says.dim, int(config.get("hidden_size", 768))
+    lengths = {"query_length": metadata.query_maxlen, "document_length": metadata.doc_maxlen}
+    shape = metadata.dim, int(config.get("hidden_size", 768))
 
     def projection() -> Mapping[str, Tensor]:
         return {"projection.weight": files.tensors("", {"linear.weight": shape})["linear.weight"]}
 
-    return OwnSettings("colbert", options, lengths, projection, metadata)
+    return OwnSettings("colbert", options, lengths, projection, "artifact.metadata")

@@ -18,7 +18,6 @@ from retrievalkit.models.precision import Precision
 
 # At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
-_OF_MODELS = "package"  # handled by `locate_model`
 
 
 def open_reranker(address: str | Path, *, max_length: int | None = None, backend: Backend = "auto") -> Reranker:
@@ -32,18 +31,18 @@ def open_reranker(address: str | Path, *, max_length: int | None = None, backend
     match = _PREFIXED.fullmatch(str(address))
     if match and match[1] in registry.names("reranker"):
         name, source = match[1], match[2]
-    elif match and match[1] != _OF_MODELS and not os.path.exists(address):
-        hint = f"'{address}' is no folder. {registry.default_registry().hint('reranker', match[1])}".rstrip()
+    elif match and match[1] != "package" and not os.path.exists(address):  # package: is for `locate_model`
+        hint = f"'{address}' is not a folder. {registry.default_registry().hint('reranker', match[1])}".rstrip()
         raise UnknownNameError("reranker", match[1], registry.names("reranker"), hint=hint)
     else:
         name, source = "cross_encoder", str(address)
-    found: Reranker = registry.get("reranker", name).load(source, max_length=max_length)  # type: ignore[attr-defined]
+    reranker: Reranker = registry.get("reranker", name).load(source, max_length=max_length)  # type: ignore[attr-defined]
     if name == "cross_encoder":
-        found.compile(backend)  # type: ignore[attr-defined]
-    if not isinstance(getattr(found, "fingerprint", None), str):
-        msg = f"the re-ranker '{name}' has no fingerprint: a text that changes whenever its model does. Set it in load."
+        reranker.compile(backend)  # type: ignore[attr-defined]
+    if not isinstance(getattr(reranker, "fingerprint", None), str):
+        msg = f"the re-ranker '{name}' has no fingerprint, a text that changes with its model. Set it in load."
         raise PluginError(msg)
-    return found
+    return reranker
 
 
 def score_pairs(
@@ -64,5 +63,5 @@ def score_pairs(
         problem = f"score() returns {type(given).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
         raise registry.wrong_result("reranker", reranker, problem)
     if not np.isfinite(scores).all():
-        raise registry.wrong_result("reranker", reranker, "score() gives a pair a score that is not finite")
+        raise registry.wrong_result("reranker", reranker, "score() returns a score that is not finite")
     return scores

@@ -1,7 +1,7 @@
 """The two-tower retriever: turns queries and documents into representations that the scoring rule compares.
 
-A checkpoint folder contains everything that encoding needs (encoder, pooler, lengths, prefixes, titles); none of it has
-to be set again. Parts are stored by name, options and the version of their distribution, never by import path.
+A checkpoint folder contains everything that encoding needs (encoder, pooler, lengths, prefixes, titles). Parts are
+stored by name, options and the version of their distribution, never by import path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from retrievalkit import registry, storage
-from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text
+from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text, TokenStates
 from retrievalkit.contracts.models import to_cpu
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
 from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
@@ -57,13 +57,13 @@ _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
 
 
 class Retriever(nn.Module):
-    """A dual encoder: a query tower, a document tower (optionally the same) and a pooler.
+    """A dual encoder (bi-encoder): a query tower, a document tower (optionally the same) and a pooler.
 
     Attributes:
         towers: {"shared": encoder} or {"query": encoder, "document": encoder}.
         pooler: Turns token states of either side into a Representation.
-        description: Names, options and versions of the parts, as in `retrievalkit.json`. If not loaded from a
-            checkpoint, also "model", and "pooling" (a phrase to display) if no pooler was named.
+        description: Names, options and versions of the parts, as in `retrievalkit.json`. Without a checkpoint, also
+            "model", and "pooling" (a phrase to display) if no pooler was named.
         fingerprint: Identifies the weights and the options.
         changed: Options of the encoder that differ from the fingerprint's, such as a length.
         dimensions: Size to which `encode` truncates vectors; None = full size. Vectors of length 1 keep this length.
@@ -102,9 +102,9 @@ class Retriever(nn.Module):
                 a model of sentence-transformers, PyLate or ColBERT (options passed here override them), else "cls".
             encoder_options: Options of the encoder.
             pooler_options: Options of the pooler.
-            separate_towers: Use separate encoders for queries and documents (both start from `model`).
+            separate_towers: Use separate encoders for queries and documents, both started from `model`.
             seed: Seed of the weights that are not pretrained, such as a pooler's projection.
-            backend: Backend for encoding only, without training or saving; None = torch, for any use.
+            backend: Backend for encoding, without training or saving; None = torch, for any use.
         """
         named, source = pooler is not None, model_fingerprint(str(model))
         own = None
@@ -124,10 +124,8 @@ class Retriever(nn.Module):
         except UnknownNameError as error:
             if own is None or own.pooler != pooler or error.kind != "pooler":
                 raise
-            msg = (
-                f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed. Install its "
-                f"plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
-            )
+            problem = f"the model '{model}' ({own.source}) needs the pooler '{pooler}', which is not installed"
+            msg = f"{problem}. Install its plugin: pip install {_PLUGINS.get(pooler, 'retrievalkit')}"
             raise UnsupportedError(msg) from error
         description = {
             "separate_towers": separate_towers,
@@ -142,7 +140,7 @@ class Retriever(nn.Module):
         check_finite(retriever, locate_model(model))
         # Before the path is added: a moved model is the same model.
         retriever.fingerprint = storage.fingerprint_value([description, source])
-        # Absolute, so that the retriever can be recreated from another working directory.
+        # Absolute, to recreate the retriever from any working directory.
         retriever.description["model"] = os.path.abspath(model) if os.path.isdir(model) else str(model)
         if not named:
             normalised = ", normalised" if described["options"].get("normalize") else ""
@@ -158,14 +156,14 @@ class Retriever(nn.Module):
         kind: Any = registry.get("encoder", encoder["name"])
         options = registry.check_options(f"encoder '{encoder['name']}'", kind, encoder["options"])
         runtime = "torch" if backend is None else resolve_backend(backend, default_device())
-        make = kind if runtime == "torch" else partial(kind.compiled, backend=runtime)
-        towers = {tower: make(folder, **options) for tower, folder in folders.items()}
-        info = next(iter(towers.values())).info
-        made_pooler = registry.create("pooler", pooler["name"], info, **pooler["options"])
+        create = kind if runtime == "torch" else partial(kind.compiled, backend=runtime)
+        towers = {name: create(folder, **options) for name, folder in folders.items()}
+        first = next(iter(towers.values()))
+        module = registry.create("pooler", pooler["name"], first.info, **pooler["options"])
         for tower in towers.values():
-            tower.prepare(made_pooler.needs)
-        made_pooler.bind(next(iter(towers.values())))
-        return cls(towers, made_pooler, description)
+            tower.prepare(module.needs)
+        module.bind(first)
+        return cls(towers, module, description)
 
     @classmethod
     def load(
@@ -178,7 +176,7 @@ class Retriever(nn.Module):
         separate_towers: bool = False,
         seed: int = 0,
     ) -> Retriever:
-        """Load a checkpoint folder, in eval mode, onto the GPU if there is one.
+        """Load a checkpoint folder in eval mode, on the GPU if available.
 
         `encoder_options` override the checkpoint's options; `separate_towers` splits a shared encoder into an encoder
         for each side; `backend` and `seed` are as for `create`.
@@ -191,8 +189,8 @@ class Retriever(nn.Module):
         description = {**stored, "separate_towers": separate}
         with missing_plugins_explained(description, folder), _drawn_with(seed):
             name, before = stored["encoder"]["name"], stored["encoder"]["options"]
-            given = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), encoder_options or {})
-            changed = {key: value for key, value in given.items() if key not in before or before[key] != value}
+            values = registry.check_options(f"encoder '{name}'", registry.get("encoder", name), encoder_options or {})
+            changed = {key: value for key, value in values.items() if key not in before or before[key] != value}
             description["encoder"] = {**stored["encoder"], "options": {**before, **changed}}
             try:
                 retriever = cls._assemble(folders, description, backend)
@@ -216,15 +214,14 @@ class Retriever(nn.Module):
     ) -> Retriever:
         """Recreate an untrained retriever from the `description` of a retriever from `create`.
 
-        The fingerprint is the description's, whatever the `encoder_options`.
+        The fingerprint is that of the description, without the `encoder_options`.
         """
-        encoder, pooler = description["encoder"], description["pooler"]
+        model, encoder, pooler = description["model"], description["encoder"], description["pooler"]
         if encoder["name"] == "transformer":
-            lost = left_out(description["model"], pooler["name"], pooler["options"], encoder["options"], all_given=True)
-            notices.note(*lost)
-        with missing_plugins_explained(description, description["model"]):
+            notices.note(*left_out(model, pooler["name"], pooler["options"], encoder["options"], complete=True))
+        with missing_plugins_explained(description, model):
             retriever = cls.create(
-                description["model"],
+                model,
                 encoder=encoder["name"],
                 pooler=pooler["name"],
                 encoder_options={**encoder["options"], **(encoder_options or {})},
@@ -233,8 +230,8 @@ class Retriever(nn.Module):
                 backend=backend,
             )
             if encoder_options:
-                made = {**retriever.description, "encoder": describe("encoder", encoder["name"], encoder["options"])}
-                retriever.fingerprint = untrained_fingerprint(made, description["model"])
+                own = {**retriever.description, "encoder": describe("encoder", encoder["name"], encoder["options"])}
+                retriever.fingerprint = untrained_fingerprint(own, model)
         return retriever.to(device or default_device()).eval()
 
     def save(self, folder: str | Path) -> None:
@@ -247,7 +244,7 @@ class Retriever(nn.Module):
         state = {name: tensor.contiguous().cpu() for name, tensor in self.pooler.state_dict().items()}
         save_file(state, folder / POOLER_WEIGHTS)
         description = {key: value for key, value in self.description.items() if key not in UNTRAINED}
-        # A branch or tag names the model that training started from, not this folder.
+        # A branch or tag is of the model that training started from, not of this folder.
         options = {name: value for name, value in description["encoder"]["options"].items() if name != "revision"}
         description["encoder"] = description["encoder"] | {"options": options}
         storage.write_json(folder / CONFIGURATION, description)
@@ -268,16 +265,18 @@ class Retriever(nn.Module):
         return encoder
 
     def forward(self, batch: Batch, side: Side) -> Representation:
-        """The representation of a batch of tokenised texts of one side."""
+        """Compute the representation of a batch of tokenised texts of a side."""
         encoder = self.tower(side)
-        made: Representation = self.pooler(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
-        if not isinstance(made, Representation) or len(made) != len(batch):
-            form = f"a {type(made).__name__}" + (f" of {len(made)} texts" if isinstance(made, Representation) else "")
-            problem = (
-                f"it returns {form} for a batch of {len(batch)}, and should return a Representation with a row for each"
-            )
+        return self.pool(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
+
+    def pool(self, states: TokenStates, side: Side) -> Representation:
+        """Pool token states; refuse a pooler that does not return a Representation of their texts."""
+        pooled: Representation = self.pooler(states, side)
+        if not isinstance(pooled, Representation) or len(pooled) != len(states.input_ids):
+            form = type(pooled).__name__ + (f" of {len(pooled)}" if isinstance(pooled, Representation) else "")
+            problem = f"it returned a {form}, and must return a Representation of {len(states.input_ids)} texts"
             raise registry.wrong_result("pooler", self.pooler, problem)
-        return made
+        return pooled
 
     def encode(
         self,
@@ -291,10 +290,10 @@ class Retriever(nn.Module):
 
         In fp32 a text's representation does not depend on its batch, except for rounding in the last digits. In bf16
         the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a batch,
-        padding included; None = a size suitable for the device.
+        padding included; None = chosen by device.
         """
         if not texts:
-            msg = "there is no text to encode. Give at least one."
+            msg = "there are no texts to encode. Name at least one."
             raise InputError(msg)
         token_ids = self.tower(side).tokenize(texts, side)
         parts, order = [], []
@@ -308,8 +307,7 @@ class Retriever(nn.Module):
     def calibrate(self, texts: Sequence[Text], side: Side) -> float:
         """Calibrate a side's encoder for int8 on every other text, and test it on the rest.
 
-        Returns:
-            The share of each text's ten nearest texts in fp32 that int8 finds too.
+        Returns the share of each text's ten nearest texts in fp32 that are among its ten nearest in int8.
 
         Raises:
             InputError: There are fewer than 32 texts.
@@ -405,28 +403,23 @@ def open_retriever(
     """
     model = checkpoint_folder(model)
     if is_checkpoint(model):
-        given = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
-        given += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
-        given += [f"--set pooler.{name}" for name in pooler_options or {}]
-        if given:
-            msg = (
-                f"'{model}' is a checkpoint and holds its own encoder, pooler and options: drop {', '.join(given)}. "
-                f"Its lengths alone may differ from those in training: --set encoder.document_length=512"
-            )
+        refused = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
+        refused += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
+        refused += [f"--set pooler.{name}" for name in pooler_options or {}]
+        if refused:
+            problem = f"'{model}' is a checkpoint and holds its own encoder, pooler and options"
+            remedy = "Its lengths alone may differ from training: --set encoder.document_length=512"
+            msg = f"{problem}: drop {', '.join(refused)}. {remedy}"
             raise InputError(msg)
         with length_explained():
             return Retriever.load(model, backend=backend, encoder_options=encoder_options)
     if storage.kind_of(model) == "reranker":
-        msg = (
-            f"'{model}' is a re-ranker, which scores pairs and makes no vectors. Give a checkpoint (rkit "
-            f"train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
-        )
+        remedy = f"Use a checkpoint (rkit train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
+        msg = f"'{model}' is a re-ranker, which scores pairs and computes no vectors. {remedy}"
         raise ArtifactError(msg)
-    if Path(model).name in ("encoder", *SIDES) and (Path(model).parent / CONFIGURATION).is_file():
-        notices.note(
-            f"'{model}' is the encoder of the checkpoint '{Path(model).parent}' without the pooler that it was trained "
-            f"with. Give the checkpoint to encode as it was trained."
-        )
+    if Path(model).name in ("encoder", *SIDES) and (checkpoint := Path(model).parent / CONFIGURATION).is_file():
+        remedy = f"To encode as in training, use its checkpoint: '{checkpoint.parent}'"
+        notices.note(f"'{model}' is an encoder without the pooler that it was trained with. {remedy}")
     note_left_out(model, encoder, pooler, encoder_options, pooler_options)
     with length_explained():
         retriever = Retriever.create(
@@ -447,13 +440,13 @@ def note_left_out(
     encoder_options: Mapping[str, Any] | None,
     pooler_options: Mapping[str, Any] | None,
 ) -> None:
-    """Warn about settings of a model's training that a named pooler leaves out."""
+    """Warn about settings of the model's training that a pooler, named by the user, leaves out."""
     if pooler is not None and (encoder or "transformer") == "transformer":
         notices.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """Return the manifest's entry for the encoding model; for an untrained model, with all parts and options."""
+    """Return the manifest's entry for an encoding model; for an untrained model with its parts and options."""
     entry: dict[str, Any] = storage.describe_input(checkpoint_folder(model), retriever.fingerprint)
     if "model" in retriever.description:
         entry["description"] = retriever.description

@@ -1,11 +1,10 @@
-"""Inner products in a cheap number format with an error bound, and exact products of the few remaining pairs.
+"""Rough inner products in bf16 with an error bound, and exact products of the few remaining pairs.
 
 A processor with bf16 units (AMX) multiplies bf16 matrices several times faster than float32 matrices. The products are
-wrong in the third digit, but their error is bounded: documents that cannot be in the top k are dropped, and only the
-others are compared in float32. The result is exact.
+wrong in the third digit, but their error is bounded: documents that cannot be in the top k are dropped, and the
+others are scored in float32. The result is exact.
 
-The exact product of a pair is computed on its own: its rounding depends only on the pair, not on what it is batched
-with.
+The exact product of a pair is computed separately, so its rounding does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Fewest queries for which rounding the documents pays off.
+# Minimum number of queries for which rounding the documents saves time.
 ENOUGH_QUERIES = 64
-# Vectors rounded, and pairs compared, at a time: few enough to stay in the cache.
+# Vectors rounded, and pairs scored, at a time: few enough to stay in the cache.
 ROUNDED, PAIRS = 512, 128
 # Largest norm for a bf16 product: beyond it, sums of products might overflow.
 _LARGEST_NORM = 1e18
@@ -64,7 +63,7 @@ class Side:
         norm = max(norms) * 1.001
         if not norm < _LARGEST_NORM:
             return cls(exact, single, norm, 0.0)
-        # Twice the real distance, which takes longer to compute than the documents it would drop.
+        # About twice the real distance, which would take longer to compute than it saves.
         distance = _BF16_ERROR * norm + exact.shape[1] * _SMALLEST if in_bf16 else 0.0
         return cls(exact, rounded, norm, distance)
 
@@ -106,7 +105,7 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
 
 
 def of_adding(numbers: int, largest: float) -> float:
-    """Bound on the difference of two sums of this many products, added up in different orders.
+    """Bound on the difference between two sums of this many products in different orders.
 
     `largest` is the product of the norms of both sides, which bounds the sum of the absolute values.
     """
@@ -123,7 +122,7 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
     """(pairs,) float32: the exact inner products of queries `rows`, ascending, with documents `columns`."""
     found = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
-    # One query at a time, not pair by pair, so that only one side is copied.
+    # Query by query instead of pair by pair, so that only documents are copied.
     for start, end in itertools.pairwise([*cuts, len(rows)]):
         query = queries[rows[start]]
         for first in range(start, end, PAIRS):

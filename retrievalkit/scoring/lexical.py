@@ -1,10 +1,10 @@
-"""Term weights over the vocabulary from token states, without ever holding the logits of a whole batch.
+"""Term weights over the vocabulary from token states, without storing the logits of a whole batch.
 
 A vocabulary head computes (batch, tokens, vocabulary) logits; pooling over tokens reduces them to (batch, vocabulary).
 The projection of a `VocabularyHead` is fused with its pooling here: logits are computed for a few unmasked tokens at a
 time, and recomputed in the backward pass if needed. Between the passes, only the winning token of each term is kept.
-Of equal tokens, the first wins and receives the whole gradient. `token_loss` does the same for the cross-entropy of
-masked language models: no pass ever holds the logits of a batch.
+Among equal tokens, the first wins and receives the whole gradient. `token_loss` does the same for the cross-entropy of
+masked language models.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def text_mask(states: TokenStates) -> Tensor:
 
 
 def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: str) -> VocabularyHead:
-    """The projection of a vocabulary head, without the layers before it: one linear map, as in the papers.
+    """The projection of a vocabulary head without the layers before it: a linear map, as in the papers.
 
     Args:
         head: The complete head.
         width: Size of the hidden states.
-        otherwise: The setting that keeps the complete head, for the error.
+        otherwise: The setting that keeps the complete head, for the error message.
 
     Raises:
         UnsupportedError: The head has no projection of states of that size.
@@ -179,8 +179,8 @@ class _MaxOfProjection(torch.autograd.Function):
 class _MaxOfTexts(torch.autograd.Function):
     """`_MaxOfProjection` of whole texts: (texts, tokens, inner) states, (texts, tokens) scale and mask.
 
-    For a GPU, which projects padding in less time than a wait for the number of unmasked tokens takes; nothing here
-    waits. A tile is reduced at once, and the gradient of its greatest logits is a matrix, zero elsewhere.
+    For a GPU, which projects padding faster than it reports the number of unmasked tokens; nothing here synchronises.
+    A tile is reduced in one step, and the gradient of its greatest logits is a matrix, zero elsewhere.
     """
 
     @staticmethod
@@ -291,7 +291,7 @@ def _of_weighted(
 
 
 def _zeros(inputs: Sequence[Tensor | None], needed: Sequence[bool], dtype: torch.dtype) -> list[Tensor | None]:
-    """Zeros to sum up the gradients in, for the inputs that need one."""
+    """Zeros to accumulate the gradients in; None for inputs that need no gradient."""
     return [
         torch.zeros_like(one, dtype=dtype) if one is not None and wanted else None
         for one, wanted in zip(inputs, needed, strict=False)
@@ -381,7 +381,7 @@ def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor)
 
 
 def token_losses(head: Callable[[Tensor], Tensor], predicted: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """`token_loss` of several (hidden, labels) by name, for which a GPU is waited for once."""
+    """Compute `token_loss` for several (hidden, labels) by name, with a single GPU synchronisation."""
     masks = {id(labels): (labels != UNLABELLED).flatten() for _, labels in predicted.values()}
     counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()
     places = {key: _true(mask, count) for (key, mask), count in zip(masks.items(), counts, strict=True)}
@@ -389,7 +389,7 @@ def token_losses(head: Callable[[Tensor], Tensor], predicted: Mapping[str, tuple
 
 
 def _true(mask: Tensor, count: int) -> Tensor:
-    """(count,) the places of the `count` true values."""
+    """(count,): the positions of the `count` true values."""
     numbers = (mask.cumsum(dim=0) - 1).masked_fill(~mask, count)  # false values share a place behind the others
     places = torch.arange(len(mask), device=mask.device)
     return places.new_zeros(count + 1).scatter_(0, numbers, places)[:count]
@@ -412,7 +412,7 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
         device, exact = states.device.type, torch.promote_types(states.dtype, torch.float32)
-        computed = _product_dtype(states)  # what autocast would choose, once for all tiles
+        computed = _product_dtype(states)  # as autocast would choose, once for all tiles
         tile = max(1, (CPU_LOSS_TILE if device == "cpu" else GPU_LOSS_TILE) // len(weight))
         wanted = (states, weight, bias)
         gradients = _zeros(wanted, ctx.needs_input_grad, exact)
@@ -426,7 +426,7 @@ class _Projected(torch.autograd.Function):
                 log_probabilities = logits.log_softmax(dim=1)
                 total -= log_probabilities.gather(1, targets[part, None]).sum()
                 if any(ctx.needs_input_grad):
-                    # Of the sum, not of the mean, whose small values would underflow in half precision.
+                    # Of the sum: the gradient of the mean has small values, which would underflow in half precision.
                     at_logits = log_probabilities.exp_()
                     at_logits[torch.arange(len(at_logits), device=states.device), targets[part]] -= 1.0
                     projection.back(at_logits, part, *gradients)

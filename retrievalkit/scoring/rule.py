@@ -49,7 +49,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
     """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors.
 
-    Of equal products, the first receives the gradient, whatever the size.
+    Among equal products, the first receives the gradient, at any size.
     """
     assert queries.vectors is not None
     assert documents.vectors is not None

@@ -30,14 +30,14 @@ GPU_TILE = 1 << 28
 CPU_ROWS, CPU_COLUMNS = 256, 1024
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
-# Fewest queries that justify a thread.
+# Minimum number of queries per thread.
 LEAST_PART = 16
 # Blocks that may be unfinished while the next block is prepared.
 AHEAD = 2
 
 
 class Scratch(threading.local):
-    """A thread's reusable buffer for one tile of scores; allocating every tile takes a good part of the time."""
+    """A thread's reusable buffer for a tile of scores; allocating every tile is slow."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
@@ -140,7 +140,7 @@ def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator
 
 
 def _enough(vectors: Tensor) -> Tensor:
-    """Pad with zero texts, so that the product has enough rows to round like all others."""
+    """Pad with zero texts, so that the product has enough rows to round like other products."""
     texts, m, _ = vectors.shape
     lacking = -(-LEAST_ROWS // m) - texts
     return vectors if lacking <= 0 else torch.nn.functional.pad(vectors, (0, 0, 0, 0, 0, lacking))
@@ -169,7 +169,7 @@ class QueryPart:
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
         """Rough scores (count, rows) of a block's vectors, valid until the next call; and their error bound.
 
-        Between the two, the exact scores of the weights, (count, texts); None without weights.
+        Also returns the exact scores of the weights, (count, texts), between the two; None without weights.
         """
         assert self.side is not None
         assert documents.side is not None

@@ -10,8 +10,8 @@ Until a training is complete, it lives in a hidden folder next to its output:
     states/step-40/progress.json      the step, and the loss terms since the last log line
     states/step-40/beside/...         copies of the files next to the states: log, best state, ...
 
-A state is written to `states/writing` and then renamed, so a state with its final name is complete. If one of its files
-were missing, training would continue silently and end with different weights; so a modified state is refused.
+A state is written to `states/writing` and then renamed, so a state with its final name is complete. A state with a
+missing or changed file is refused: training would silently end with different weights.
 """
 
 from __future__ import annotations
@@ -45,17 +45,14 @@ if TYPE_CHECKING:
 
 LOG, LOGS, STATES, OPTIONS = "training.jsonl", "logs", "states", "options.json"
 RUN = "torchrun.txt"
-"""Run id of the torchrun that started the training, so that the processes it restarts after a loss continue it."""
+"""Run id of the torchrun that started the training, which the processes restarted after a loss continue."""
 PACE = f"{LOGS}/pace.jsonl"
 """Throughput and memory, kept out of the log: equal trainings write equal logs, but times always differ."""
 
 WRITING, STATE, WEIGHTS = "writing", "state.json", "model.safetensors"
 _PROGRESS, _OPTIMIZER = "progress.json", "optimizer.pt"
 _BESIDE = (LOG, BEST, SELECTION, NEGATIVES)
-_REMEDY = (
-    "Put the file back if you have it; or delete the state's folder, and --resume goes on from an older state, or "
-    "starts this training from its beginning."
-)
+_REMEDY = "Restore the file, or delete the state's folder: --resume then uses an older state, or trains from the start."
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def save(loop: Loop, staging: Path) -> None:
     """Write the current state to the training's folder, and remove older states. All processes must call it."""
     states = staging / STATES
     written = states / WRITING / f"step-{loop.done}"
-    # The rename at the end completes the state, so the files of all processes must exist by then.
+    # The rename at the end completes the state: the files of all processes must exist by then.
     with processes.together():
         written.mkdir(parents=True, exist_ok=True)
         kind, keys, *rest = np.random.get_state()
@@ -155,7 +152,7 @@ def load(state: Path, loop: Loop) -> None:
             loop.accelerator.scaler.load_state_dict(parts["scaler"])
         progress = storage.read_document(state / _PROGRESS, _Progress, do=_REMEDY, nan=True)
         if progress.step != loop.done:
-            msg = f"{_PROGRESS} is that of step {progress.step}"
+            msg = f"{_PROGRESS} is of step {progress.step}"
             raise ValueError(msg)
         device = loop.accelerator.device
         loop.terms = {name: list(torch.tensor(values, device=device)) for name, values in progress.terms.items()}
@@ -184,7 +181,7 @@ def _fitting(state: Path) -> Iterator[None]:
 
 
 def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the manifest of the output if it is the same training and complete, else None."""
+    """Return the manifest of the output if it is of the same training and complete, else None."""
     if storage.kind_of(output) != kind:
         return None
     manifest = storage.read_manifest(output)
@@ -193,10 +190,10 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
 
 
 def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
-    """Keep the files of an interrupted training if it is the same training and to be resumed, else remove them.
+    """Keep the files of an interrupted training that is resumed, else remove them; return its state, None = the start.
 
     If torchrun started the processes `again`, the training resumes without --resume, even with another number of
-    processes: torchrun chooses it from a range of machines. Returns the state to resume from; None = from the start.
+    processes: torchrun chooses it from a range of machines.
     """
     partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
@@ -208,20 +205,18 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     # A joining machine restarts the others without counting it, so the run id decides too; "none" is the default id.
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
     restarted = same and (again or run not in ("", "none")) and holds(RUN, run)
-    goes_on = (resume or restarted) and (partial / OPTIONS).exists()
-    if goes_on and not same:
-        msg = (
-            f"the training to '{output}' that was cut off had other options or other data, so it cannot be "
-            f"resumed. Repeat its command with --resume, or start anew without."
-        )
+    continues = (resume or restarted) and (partial / OPTIONS).exists()
+    if continues and not same:
+        problem = f"the interrupted training to '{output}' had other options or other data, so it cannot be resumed"
+        msg = f"{problem}. Repeat its command with --resume, or start again without."
         raise ArtifactError(msg)
-    if not goes_on:
+    if not continues:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-    for name, content in ((RUN, run), *(() if goes_on else ((OPTIONS, text),))):
+    for name, content in ((RUN, run), *(() if continues else ((OPTIONS, text),))):
         with storage.write_file(partial / name) as staging:
             staging.write_text(content, encoding="utf-8")
-    if not goes_on:
+    if not continues:
         return None
     shutil.rmtree(partial / STATES / WRITING, ignore_errors=True)
     state = choose(partial / STATES, processes=processes.count(), any_number=restarted)
@@ -242,19 +237,17 @@ def choose(folder: Path, *, processes: int, any_number: bool = False) -> Path | 
     storage.check_files(state, recorded["files"], remedy=_REMEDY)
     before, now = (counted(count, "processes") for count in (recorded["processes"], processes))
     if before != now and not any_number:
-        msg = (
-            f"the training that was cut off had {before}, and this one has {now}; each has a random state of its "
-            "own, so it cannot be resumed. Start as many by torchrun, or start anew without --resume."
-        )
+        problem = f"the interrupted training had {before}, and {now} cannot resume it: each has its own random state"
+        msg = f"{problem}. Start as many by torchrun, or start again without --resume."
         raise ArtifactError(msg)
     if before != now:
-        same = "with the same samples in each step and the same gradient of them, but other random numbers"
-        say(f"The state after step {step_of(state):,} is that of {before}, and {now} go on: {same}", err=True)
+        same = "with the same samples and gradient in each step, but other random numbers"
+        say(f"The state after step {step_of(state):,} is of {before}, and {now} continue: {same}", err=True)
     return state
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file or a folder. Files that are never written to again are hard-linked, and take no space."""
+    """Copy a file or a folder; files that are never written again are hard-linked, and take no space."""
 
     def link(path: str | Path, to: str | Path) -> object:
         try:
@@ -284,5 +277,5 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
             if not last and (isinstance(error, OSError) or not worked):
                 shutil.rmtree(staging, ignore_errors=True)
             elif isinstance(error, OSError) and last:
-                error.add_note(f"The state after step {step_of(last[0]):,} is kept: --resume goes on from there.")
+                error.add_note(f"The state after step {step_of(last[0]):,} is kept: --resume continues from there.")
         raise

@@ -31,7 +31,7 @@ def write_curves(folder: Path) -> None:
         _write(
             folder / _PAGE,
             title="Pace of the training",
-            subtitle="Judging dev questions, mining and saving count in; memory is a GPU's peak, or the process's",
+            subtitle="Includes dev evaluations, mining and saving; memory is a GPU's peak, or the process's",
             charts=[(_MEASURED[name], {name: points}, _MEASURED[name]) for name, points in pace.items()],
             columns=["measure", "mean", "lowest", "highest", "last"],
             rows=[
@@ -81,7 +81,7 @@ def read_series(log: Path) -> dict[str, Points]:
             values = None
         numbers = values.values() if isinstance(values, dict) and "step" in values else [None]
         if not all(isinstance(value, int | float) for value in numbers):
-            msg = f"{log}:{number}: the line is no entry of a training's log: it is damaged. Train again."
+            msg = f"{log}:{number}: the line is damaged: it is not an entry of a training's log. Train again."
             raise ArtifactError(msg)
         for name, value in values.items():
             if name in ("step", "epoch"):

@@ -1,7 +1,7 @@
 """Dry run before anything is written: two examples through encoder, pooler and loss.
 
-Components that do not fit together fail within seconds, with a message that names the component. Vectors that are the
-same for all documents, or equal to each other, cause a warning: training with them would be wasted time.
+Incompatible components fail within seconds, with a message that names the component. Vectors that are the same for all
+documents, or equal to each other, cause a warning, since training with them is wasted time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from retrievalkit import registry
 from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
 from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.models.precision import Precision, autocast
 from retrievalkit.reporting.notices import note
-from retrievalkit.training.objective import Objective
+from retrievalkit.training.objective import LossSum, Objective
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
 from retrievalkit.training.selection import DevSet
 
@@ -50,30 +51,29 @@ def dry_run(
                 batch = encoder.collate(encoder.tokenize(texts, side), side).to(device)
                 states = encoder(batch, pooler.needs.layers_of(side, encoder.info))
             with _blamed(described, pooler=pooler):
-                pooled = pooler(states, side)
-                if not isinstance(pooled, Representation) or len(pooled) != len(texts):
-                    returned = f"Representation of {len(pooled)}" if isinstance(pooled, Representation) else ""
-                    msg = f"it returned a {returned or type(pooled).__name__}, and must return a Representation of "
-                    raise TypeError(msg + f"{len(texts)} texts")
-        return pooled
+                return retriever.pool(states, side)
 
     with unchanged(objective), torch.no_grad():
         objective.train()
         queries, documents = represent(step.queries, "query"), represent(step.documents, "document")
-        positives, ignore, teacher = (one if one is None else to_device(one, device) for one in step.tensors())
+        positives, ignore, teacher = (
+            None if target is None else to_device(target, device) for target in step.tensors()
+        )
         with _blamed(described, loss=loss):
-            value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
-            if not isinstance(value, LossValue) or value.total.dim() != 0:
-                shape = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""
-                msg = f"it returned a {type(value).__name__}{shape}, and must return a LossValue with a single number"
-                raise TypeError(msg)
+            losses: Sequence[nn.Module] = [*loss.losses] if isinstance(loss, LossSum) else [loss]
+            for part in losses:
+                value = part(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
+                if not isinstance(value, LossValue) or value.total.dim():
+                    total = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""
+                    problem = f"it returned a {type(value).__name__}{total}, and must return a LossValue with a scalar"
+                    raise registry.wrong_result("loss", part, problem)
         if documents.vectors is not None and documents.vectors.shape[1] > 1:
             retriever.tower("document").eval()  # dropout makes equal vectors differ
             _note_alike(represent(step.documents, "document"), described["pooler"]["name"])
         if dev is not None:
             few = replace(dev, examples=dev.examples[:_EXAMPLES], pool_size=0, corpus=None)
             parts = {"encoder": retriever.tower("query"), "pooler": pooler, "loss": loss}
-            with _blamed(described, when="when dev questions are judged", **parts):
+            with _blamed(described, when="when dev questions are evaluated", **parts):
                 few.measure(retriever, loss, 0, precision)
 
 
@@ -88,19 +88,14 @@ def _note_alike(documents: Representation, pooler: str) -> None:
     across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
     if across.all():
         return  # as with random weights, or with a single text
-    made = f"vectors that pooler '{pooler}' makes of a text"
+    found = ""
     if across.any():
         numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
-        note(
-            f"Before training, of the {len(across)} {made}, number {numbers} is the same for all that were tried "
-            f"(cosines of {_ALIKE} or more): this encoder puts nothing of the text there. Choose other layers, or "
-            "another token."
-        )
+        found = f"number {numbers} is the same for all texts. Choose other layers, or another token"
     elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
-        note(
-            f"Before training, the {len(across)} {made} are all the same (cosines of {_ALIKE} or more), and a short "
-            "training does not part them. Let them start farther apart, as pooler.position=1 does for viewers."
-        )
+        found = "all are the same. Let them start farther apart, as pooler.position=1 does for viewers"
+    if found:
+        note(f"Before training, of the {len(across)} vectors that pooler '{pooler}' makes of a text, {found}.")
 
 
 @contextmanager
@@ -120,7 +115,7 @@ def unchanged(objective: Objective) -> Iterator[None]:
 
 @contextmanager
 def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
-    """Turn a component's error into a message that names the component, found by the file that raised the error."""
+    """Turn an error into a message that names the component in whose file it was raised, else the last component."""
     try:
         yield
     except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
@@ -134,12 +129,10 @@ def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples"
         raised = next((frame for frame in frames if frame.filename in files), None)
         kind = list(parts)[-1] if raised is None else files[raised.filename]
         place = "" if raised is None else f" ({Path(raised.filename).name}:{raised.lineno})"
-        names = ", ".join(f"{one} '{described[one]['name']}'" for one in ("encoder", "pooler", "loss"))
-        msg = (
-            f"{kind} '{described[kind]['name']}' fails {when}: {type(error).__name__}{place}: "
-            f"{' '.join(str(error).split()) or 'no reason given'}. Its options or sizes may not fit the other parts "
-            f"({names}); or it is a mistake of its plugin."
-        )
+        names = ", ".join(f"{part} '{described[part]['name']}'" for part in ("encoder", "pooler", "loss"))
+        reason = f"{type(error).__name__}{place}: {' '.join(str(error).split()) or 'no message'}"
+        remedy = f"Its options or sizes may not fit the other parts ({names}); or its plugin has a bug."
+        msg = f"{kind} '{described[kind]['name']}' fails {when}: {reason}. {remedy}"
         raise UnsupportedError(msg) from error
 
 
@@ -152,7 +145,7 @@ def first_draws(sampler: ExampleSampler) -> list[Draw]:
     draws = []
     for example in (sampler.examples[row] for row in sorted(order)):
         # Negatives with a teacher score come first, since a full step would draw some of them.
-        pool, scored = example.negatives[: sampler.pool], example.teacher or {}
-        ordered = [one for one in pool if one in scored] + [one for one in pool if one not in scored]
-        draws.append(Draw(example, example.positives[0], tuple(ordered[: sampler.negatives])))
+        scored = example.teacher or {}
+        pool = sorted(example.negatives[: sampler.pool], key=lambda negative: negative not in scored)
+        draws.append(Draw(example, example.positives[0], tuple(pool[: sampler.negatives])))
     return draws

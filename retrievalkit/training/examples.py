@@ -1,7 +1,7 @@
 """Training examples that stay on disk, so that memory hardly grows with their number: 16 bytes per example.
 
-Training draws its examples in any order, so memory holds only the file position of each and a hash of its query, which
-finds queries that occur more than once. Each passage with its text in a file takes 12 more bytes.
+Training draws its examples in any order, so memory holds only the file position of each and a hash of its query, to
+find queries that occur more than once. Each passage with its text in a file takes 12 more bytes.
 
 Plain JSON lines and tables are read this way. Compressed files, JSON arrays and DPR's format (whose query ids depend on
 the preceding rows) are held in memory, as are examples built from queries and judgements.
@@ -75,18 +75,14 @@ class ExampleData:
         held_out = read(dev, "dev") if dev else None
         for identifier, passage in {} if held_out is None else held_out.passages.items():
             if (other := train.passages.get(identifier)) is not None and other.text != passage.text:
-                msg = (
-                    f"the passage id '{identifier}' stands for another text in the training examples ('{train.source}')"
-                    ". An id must always mean the same."
-                )
+                problem = f"the passage id '{identifier}' has another text in the training examples ('{train.source}')"
+                msg = f"{problem}. Use an id for a single text."
                 raise DataError(msg, file=dev)
         if held_out and (seen := int(np.isin(hashes_of(held_out.rows), hashes_of(train.rows)).sum())):
-            notices.note(
-                f"{seen:,} of the {len(held_out):,} dev questions are training questions too: the state that is best "
-                f"on these may not be best on new ones. Hold them out of the training examples."
-            )
+            shared = f"{seen:,} of the {len(held_out):,} dev questions are training questions too"
+            notices.note(f"{shared}, so the best state on them may not generalise. Leave them out of the training.")
         sources = {"examples": examples, "corpus": corpus, "dev": dev}
-        inputs = {name: storage.describe_input(one, fingerprint(one)) for name, one in sources.items() if one}
+        inputs = {name: storage.describe_input(path, fingerprint(path)) for name, path in sources.items() if path}
         return cls(train, held_out, opened, inputs)
 
     def passage(self, identifier: str) -> Passage:
@@ -101,7 +97,7 @@ class ExampleData:
 
 
 def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:
-    """Open training examples, left on disk where possible; each of their documents is in the corpus or the files."""
+    """Open training examples, left on disk where possible; their documents are in the corpus or the files."""
     opened = open_source(source)
     files = opened.example_files(split)
     first = next(iter(opened.records("examples", split)), None) if files else None
@@ -193,7 +189,7 @@ def _left_in_files(
 ) -> Examples | None:
     """Read example files once, and keep only the positions of the examples.
 
-    Returns None if an id seems to have two meanings, or names a document that the corpus splits into passages.
+    Returns None if an id seems to have two texts, or names a document that the corpus splits into passages.
     """
     starts, sizes, queries, ids = array("q"), array("I"), array("I"), array("q")
     passage_ids, passage_texts, first = array("q"), array("q"), array("I")
@@ -202,7 +198,7 @@ def _left_in_files(
     dropped = 0
 
     def read() -> Iterator[tuple[Record, Example, list[Passage]]]:
-        """Yield the examples that have a positive."""
+        """Yield the examples with a positive."""
         nonlocal dropped
         namer, chooser, dropped = QuestionNamer(), Chooser(HardNegatives()), 0
         for record in records():
@@ -218,7 +214,7 @@ def _left_in_files(
 
     def look_up() -> None:
         missing = wanted.keys() if corpus is None else corpus.missing(wanted)
-        unknown.update({one: place for one, place in wanted.items() if one in missing and one not in unknown})
+        unknown.update({name: place for name, place in wanted.items() if name in missing and name not in unknown})
         wanted.clear()
         if corpus is not None:
             check_texts(texts, corpus)
@@ -238,11 +234,11 @@ def _left_in_files(
             first.append(row)
             if not passage.title.strip() and not passage.text.strip():
                 empty["passages"][passage.id] = None
-        own = {passage.id for passage in passages}
-        for one in (*example.positives, *example.negatives):
-            if one not in own:
-                wanted.setdefault(one, (record.file, record.line))
-        texts |= {one.text: (record.file, record.line) for one in passages if is_bare(one)}
+        own, place = {passage.id for passage in passages}, (record.file, record.line)
+        for identifier in (*example.positives, *example.negatives):
+            if identifier not in own:
+                wanted.setdefault(identifier, place)
+        texts |= {passage.text: place for passage in passages if is_bare(passage)}
         if max(len(texts), len(wanted)) > _AT_ONCE:
             look_up()
     look_up()
@@ -256,12 +252,12 @@ def _left_in_files(
     held = Passages(rows, hashes, _numbers(first)[kept])
     for kind, count in (("queries", _count(_numbers(ids))), ("passages", len(held))):
         notices.empty(kind, source, count, len(empty[kind]), list(empty[kind])[:_SHOWN])
-    lacking = {one: place for one, place in unknown.items() if one not in held}
-    for one, (file, line) in lacking.items():
+    lacking = {identifier: place for identifier, place in unknown.items() if identifier not in held}
+    for identifier, (file, line) in lacking.items():
         if corpus is None:
             raise texts_wanted(len(lacking), source)
-        if not passages_of(corpus, one):
-            raise corpus.unknown(one, file=file, line=line)
+        if not passages_of(corpus, identifier):
+            raise corpus.unknown(identifier, file=file, line=line)
         return None
     return Examples(
         rows, held, source, dropped, reread=lambda: ((record.line, example) for record, example, _ in read())

@@ -1,11 +1,10 @@
 """Gradient caching (GradCache): large contrastive batches in bounded memory, with the gradient of the whole batch.
 
-A contrastive loss needs the representations of the whole batch together. They are small; the graph behind them is not.
-So encode chunk by chunk without a graph, compute the loss and its gradient with respect to the representations, then
-encode each chunk again with a graph (and the same dropout masks) and back-propagate that gradient (Gao et al. 2021,
-"Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup").
-
-Vocabulary weights are mostly zero: only the non-zero weights are kept between the two encodings.
+A contrastive loss needs the representations of the whole batch. They are small; the graph behind them is not. So encode
+chunk by chunk without a graph, compute the loss and its gradient with respect to the representations, then encode each
+chunk again with a graph (and the same dropout masks) and back-propagate that gradient (Gao et al. 2021, "Scaling Deep
+Contrastive Learning Batch Size under Memory Limited Setup"). Between the two encodings, only non-zero vocabulary
+weights are kept.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Chunk:
             return [self]
         half = len(self.rows) // 2
         halves = (Chunk(self.side, self.rows[part], self.batch.rows(part)) for part in (slice(half), slice(half, None)))
-        return [part for one in halves for part in one.parts(most)]
+        return [part for chunk in halves for part in chunk.parts(most)]
 
 
 def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
@@ -67,8 +66,8 @@ def cached_step(
         chunks: The queries and documents of the step.
         compare: Computes the loss from the representations of all queries and all documents, in row order.
         backward: Back-propagates the loss, scaled if the precision requires it.
-        idle: Number of extra encodings of this process, with zero gradient, where sharded weights require all processes
-            to encode equally often. None = not required.
+        idle: Number of extra encodings of this process, with zero gradient: with sharded weights, all processes encode
+            equally often. None = weights are not sharded.
     """
     device = chunks[0].batch.input_ids.device
     states, leaves = [], []
@@ -96,7 +95,7 @@ def cached_step(
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Values of a chunk's representation, as leaves of the graph in which the loss is computed.
+    """Values of a chunk's representation, as leaves of the loss's graph.
 
     Attributes:
         dense: The representation without its weights; without vectors, it has weights of no terms.
@@ -163,9 +162,9 @@ class _Terms:
 
     @classmethod
     def of(cls, weights: Tensor) -> _Terms:
-        present = weights.detach().nonzero(as_tuple=True)
-        rows, columns = (one.int() for one in present)
-        return cls(rows, columns, weights.detach()[present].requires_grad_(), weights.shape[1])
+        rows, columns = weights.detach().nonzero(as_tuple=True)
+        values = weights.detach()[rows, columns].requires_grad_()
+        return cls(rows.int(), columns.int(), values, weights.shape[1])
 
     def positions(self) -> tuple[Tensor, Tensor]:
         """Return the rows and columns of the entries."""
@@ -173,34 +172,26 @@ class _Terms:
 
 
 def _gathered(chunks: Sequence[Chunk], parts: Sequence[Representation], side: Side) -> Representation:
-    """Return the representations of one side in row order."""
+    """Return the representations of a side in row order."""
     own = [(chunk.rows, part) for chunk, part in zip(chunks, parts, strict=True) if chunk.side == side]
-    return _in_order([rows for rows, _ in own], [part for _, part in own])
-
-
-def _in_order(rows: Sequence[Sequence[int]], parts: Sequence[Representation]) -> Representation:
-    together = Representation.concatenate(parts)
-    order = torch.tensor([row for part in rows for row in part]).argsort()
+    together = Representation.concatenate([part for _, part in own])
+    order = torch.tensor([row for rows, _ in own for row in rows]).argsort()
     return together.rows(to_device(order, together.device))
 
 
 def _gathered_leaves(chunks: Sequence[Chunk], leaves: Sequence[_Leaf], side: Side) -> Representation:
-    """Return the representations of one side in row order, with a graph down to the leaves."""
-    own = [(chunk.rows, leaf) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
-    rows = [places for places, _ in own]
-    together = _in_order(rows, [leaf.dense for _, leaf in own])
-    terms = [leaf.terms for _, leaf in own if leaf.terms is not None]
-    return replace(together, weights=_in_full(rows, terms)) if terms else together
-
-
-def _in_full(rows: Sequence[Sequence[int]], terms: Sequence[_Terms]) -> Tensor:
-    """Return the weights (texts, vocabulary) of a side, written directly to their rows to avoid a second copy."""
-    positions = [one.positions() for one in terms]
-    places = [to_device(torch.tensor(own), at.device)[at] for own, (at, _) in zip(rows, positions, strict=True)]
-    columns = [column for _, column in positions]
-    values = torch.cat([one.values for one in terms])
-    weights = values.new_zeros(sum(map(len, rows)), terms[0].vocabulary)
-    return weights.index_put_((torch.cat(places), torch.cat(columns)), values)
+    """Return the representations of a side in row order, with a graph down to the leaves."""
+    together = _gathered(chunks, [leaf.dense for leaf in leaves], side)
+    own = [(chunk.rows, leaf.terms) for chunk, leaf in zip(chunks, leaves, strict=True) if chunk.side == side]
+    terms = [(rows, part) for rows, part in own if part is not None]
+    if not terms:
+        return together
+    # Weights are written directly to their rows, to avoid a second copy.
+    rows = torch.cat([to_device(torch.tensor(rows), part.rows.device)[part.positions()[0]] for rows, part in terms])
+    columns = torch.cat([part.positions()[1] for _, part in terms])
+    values = torch.cat([part.values for _, part in terms])
+    weights = values.new_zeros(len(together), terms[0][1].vocabulary)
+    return replace(together, weights=weights.index_put_((rows, columns), values))
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -209,7 +200,7 @@ def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
 
 
 def _repeat_from(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
-    """Set the random generators back to a state, so that they repeat their draws."""
+    """Set the random generators back to a state, to repeat their draws."""
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1], device)

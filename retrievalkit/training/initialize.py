@@ -3,11 +3,11 @@
 A checkpoint contributes the weights of both towers, the vocabulary head, extra tokens, adapters, the tokenizer, the
 pooler's weights, and every option. Options that the user sets in addition:
 
-    another encoder or pooler                refused: the weights belong to the checkpoint's
-    an option of the pooler                  refused if it differs from the checkpoint's
-    an option of the encoder                 applied if it is `adjustable` (lengths, dropout ...), else as above
-    --separate-towers                        both towers start from the checkpoint's; --shared-tower cannot merge two
-    loss and training options                free: they do not come from the checkpoint
+    another encoder or pooler     refused: the weights belong to the checkpoint's
+    an option of the pooler       refused if it differs from the checkpoint's
+    an option of the encoder      applied if it is `adjustable` (lengths, dropout ...), else as above
+    --separate-towers             both towers start from the checkpoint's; --shared-tower cannot merge two
+    loss and training options     applied: they do not come from the checkpoint
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def initialize(options: TrainOptions) -> Retriever:
     """Return the retriever to train, on the CPU and in training mode."""
     model = checkpoint_folder(options.model)
     lengths = {"query_length": options.query_length, "document_length": options.document_length}
-    encoder_options = {**options.encoder_options, **{name: one for name, one in lengths.items() if one is not None}}
+    set_lengths = {name: length for name, length in lengths.items() if length is not None}
+    encoder_options = {**options.encoder_options, **set_lengths}
     if not is_checkpoint(model):
         note_left_out(model, options.encoder, options.pooler, encoder_options, options.pooler_options)
         return Retriever.create(
@@ -45,11 +46,8 @@ def initialize(options: TrainOptions) -> Retriever:
     for kind, name, values in parts:
         own = description[kind]
         if name is not None and name != own["name"]:
-            msg = (
-                f"'{model}' is a checkpoint whose {kind} is '{own['name']}', and --{kind} {name} names another, with "
-                f"which its weights were not trained. Leave --{kind} out, or start from its encoder alone: --model "
-                f"{inner}"
-            )
+            remedy = f"Leave --{kind} out, or start from its encoder alone: --model {inner}"
+            msg = f"'{model}' is a checkpoint that was trained with {kind} '{own['name']}', not '{name}'. {remedy}"
             raise OptionError(msg)
         with missing_plugins_explained(description, model):
             component = registry.get(kind, own["name"])
@@ -60,18 +58,14 @@ def initialize(options: TrainOptions) -> Retriever:
             same = json.dumps(value, sort_keys=True, default=str) == json.dumps(stored, sort_keys=True, default=str)
             if option not in adjustable and not same:
                 free = f" Options that may change: {', '.join(sorted(adjustable))}." if adjustable else ""
-                msg = (
-                    f"'{model}' is a checkpoint that was trained with {kind}.{option}={stored}, and {kind}.{option}="
-                    f"{value} contradicts that. Leave it out, or start from another model.{free}"
-                )
+                problem = f"'{model}' is a checkpoint that was trained with {kind}.{option}={stored}, not {value}"
+                msg = f"{problem}. Leave it out, or start from another model.{free}"
                 raise OptionError(msg)
     if description["separate_towers"] and options.separate_towers is False:
-        msg = f"'{model}' is a checkpoint with an encoder for each side, and --shared-tower wants one. Leave it out."
+        msg = f"'{model}' is a checkpoint with an encoder for each side. Leave --shared-tower out."
         raise OptionError(msg)
-    separate = bool(options.separate_towers)
-    retriever = Retriever.load(
-        model, "cpu", encoder_options=encoder_options, separate_towers=separate, seed=options.seed
-    )
+    separate, seed = bool(options.separate_towers), options.seed
+    retriever = Retriever.load(model, "cpu", encoder_options=encoder_options, separate_towers=separate, seed=seed)
     for kind in ("encoder", "pooler"):
         part = retriever.description[kind]
         retriever.description[kind] = registry.describe(kind, part["name"], part["options"])

@@ -46,7 +46,7 @@ Key = tuple[int, int]
 Backward = Callable[[Tensor], None]
 Log = Callable[[dict[str, float]], None]
 
-# Dev evaluations by nDCG@10 per training; each takes as long as many steps.
+# Dev evaluations by nDCG@10 per training, which take as long as many steps.
 _JUDGED = 5
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
@@ -79,7 +79,7 @@ class Training:
         command: Command that writes the folder, such as "train".
         title: Label of the progress bar.
         work: Name of a folder that `open` writes and a resumed training reuses; removed at the end.
-        sharded: The processes divide the weights of the module among them.
+        sharded: The processes divide the weights of the module among themselves.
         module: All trained parts, on the training device.
         samples: Samples of an epoch; available after `open`.
         options: All options of the training.
@@ -126,7 +126,7 @@ class Training:
         raise NotImplementedError
 
     def run(self, inputs: Any, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Compute forward and backward of one step.
+        """Compute forward and backward of a step, the last backward pass within `processes.last_backward`.
 
         Args:
             inputs: From `collate`, on the device of the module.
@@ -134,8 +134,7 @@ class Training:
             backward: Back-propagates a loss, scaled if the precision requires it.
 
         Returns:
-            The values to log, "loss" last: those of the whole step, equal in all processes. The last backward pass is
-            in `processes.last_backward`, which sums the gradients of the processes to that of the whole step.
+            The values of the whole step to log, "loss" last, equal in all processes.
         """
         raise NotImplementedError
 
@@ -147,7 +146,7 @@ class Training:
         """Hook of the main process, after the state at `share` of the steps was evaluated and, if due, saved."""
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
-        """Hook of all processes after an epoch that is not the last, before the state is saved."""
+        """Hook of all processes after each epoch but the last, before the state is saved."""
 
     def restore(self, epochs: int, folder: Path) -> None:
         """Restore what `end_epoch` changed, when a training resumes after this number of whole epochs."""
@@ -179,7 +178,7 @@ class Loop:
         self.epoch_steps = steps_per_epoch(len(self.training.samples), self.options.batch_size)
         self.total = self.options.total_steps(self.epoch_steps)
         self.module: nn.Module = self.training.module
-        # Equal already, unless a component draws its initial weights without the seed.
+        # Needed only if a component draws its initial weights without the seed.
         processes.share_weights(self.module)
         # Each process draws its own dropout.
         transformers.set_seed(self.options.seed + processes.rank())
@@ -195,13 +194,13 @@ class Loop:
             log_with=list(self.trackers) or None,
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
-        summed = [] if self.training.sharded else [one for one in self.module.parameters() if one.requires_grad]
-        processes.sum_gradients(summed, torch.bfloat16 if self.options.gradient_precision == "bf16" else None)
+        weights = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
+        dtype = torch.bfloat16 if self.options.gradient_precision == "bf16" else None
+        processes.sum_gradients([] if self.training.sharded else list(weights.values()), dtype)
         decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
-        named = [(name, one) for name, one in self.module.named_parameters() if one.requires_grad]
         groups = [
-            {"params": [one for name, one in named if name in decayed], "weight_decay": self.options.weight_decay},
-            {"params": [one for name, one in named if name not in decayed], "weight_decay": 0.0},
+            {"params": [weights[name] for name in weights if (name in decayed) == decays], "weight_decay": decay}
+            for decays, decay in ((True, self.options.weight_decay), (False, 0.0))
         ]
         rate, epsilon = self.options.learning_rate, self.options.adam_epsilon
         adamw = torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
@@ -247,7 +246,7 @@ class Loop:
                     if self.done % logging_steps == 0:
                         self.log_terms(norm, rate)
                     if ends or (ends_epoch if save_steps is None else self.done % save_steps == 0):
-                        self.save()
+                        checkpoints.save(self, self.folder)
                     if main:
                         self.bar.update(self.done)
                     if main and figure is not None:
@@ -255,7 +254,7 @@ class Loop:
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         except KeyboardInterrupt as error:
-            kept = "no state was saved before it (--set save_steps=N saves one every N steps)."
+            kept = "no state was saved yet (--set save_steps=N saves a state every N steps)."
             if states := checkpoints.saved(self.folder / STATES):
                 step = checkpoints.step_of(states[0])
                 kept = f"the state after step {step:,} is kept: run the same command with --resume."
@@ -275,7 +274,7 @@ class Loop:
         return self.done * _JUDGED // self.total > (self.done - 1) * _JUDGED // self.total
 
     def compute_step(self, inputs: Inputs) -> tuple[Tensor, float]:
-        """Compute and apply one step; return the gradient norm before clipping and the learning rate."""
+        """Compute and apply a step; return the gradient norm before clipping and the learning rate."""
         self.module.train()
         self.since = self.since or time.monotonic()
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
@@ -313,7 +312,7 @@ class Loop:
         """Log values, and show the loss and the dev metrics in the progress bar."""
         values = {**values, "epoch": self.done / self.epoch_steps}
         self._append(self.folder / LOG, values)
-        self.shown |= {name: one for name, one in values.items() if name == "loss" or name.startswith("dev_")}
+        self.shown |= {name: value for name, value in values.items() if name == "loss" or name.startswith("dev_")}
         if self.shown and processes.is_main():
             shown = [f"{name} {value:.4f}" for name, value in self.shown.items()]
             self.bar.update(self.done, label=", ".join([self.training.title, *shown]))
@@ -329,10 +328,6 @@ class Loop:
         if self.state is not None:
             checkpoints.load(self.state, self)
             self.state = None
-
-    def save(self) -> None:
-        """Save a state to resume from, and remove older states."""
-        checkpoints.save(self, self.folder)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
@@ -357,7 +352,7 @@ class _Keys(torch.utils.data.Dataset[Key]):
 
 def trackers(names: str) -> tuple[str, ...]:
     """Return the trackers to log to: the named trackers, such as "wandb,mlflow", and TensorBoard if installed."""
-    available = [str(one) for one in get_available_trackers()]
+    available = [str(tracker) for tracker in get_available_trackers()]
     wanted = [name for name in map(str.strip, names.split(",")) if name]
     for name in wanted:
         check_choice("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))

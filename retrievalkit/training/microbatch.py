@@ -39,8 +39,8 @@ class Part:
     def to(self, device: torch.device) -> Self:
         """Return the same part on another device."""
         batch = {
-            name: to_device(one, device) if isinstance(one, Tensor) else one.to(device)
-            for name, one in self.batch.items()
+            name: to_device(value, device) if isinstance(value, Tensor) else value.to(device)
+            for name, value in self.batch.items()
         }
         return replace(self, batch=batch)
 
@@ -64,7 +64,7 @@ class Parts:
 def run_parts(parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward) -> dict[str, Tensor]:
     """Compute forward and backward of this process's parts, each weighted by its share of the whole step.
 
-    Returns the terms of the whole step over all processes, and last its loss.
+    Returns the terms of the whole step over all processes, its loss last.
     """
     # Units of the whole step: for the loss under "", and for each term with its own count.
     counts = {"": sum(part.size for part in parts)}

@@ -31,7 +31,7 @@ class Objective(nn.Module):
 
     def __init__(self, retriever: Retriever, loss: Loss) -> None:
         super().__init__()
-        # Last in the backward pass with gradient caching, whose last part is an encoding.
+        # First: gradients are summed from the last weight on, and gradient caching ends with those of an encoding.
         self.loss = loss
         self.retriever = retriever
 
@@ -56,16 +56,6 @@ class LossSum(Loss):
     ) -> LossValue:
         """Return the sum and all terms; a term name shared by two losses becomes LOSS.TERM."""
         values = [loss(queries, documents, positives, progress, ignore, teacher) for loss in self.losses]
-        for loss, value in zip(self.losses, values, strict=True):
-            if not isinstance(value, LossValue) or value.total.dim():
-                form = (
-                    f"a total of shape {tuple(value.total.shape)}"
-                    if isinstance(value, LossValue)
-                    else type(value).__name__
-                )
-                raise registry.wrong_result(
-                    "loss", loss, f"it returns {form}, and should return a LossValue with a scalar"
-                )
         seen = Counter(term for value in values for term in value.terms)
         terms = {
             term if seen[term] == 1 else f"{name}.{term}": number
@@ -104,7 +94,7 @@ def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = Fal
 
     Args:
         name: "contrastive", "contrastive+flops", or "matryoshka(contrastive)".
-        options: For one loss {"temperature": 1}, for several {"contrastive": {"temperature": 1}}.
+        options: {"temperature": 1} of a single loss, {"contrastive": {"temperature": 1}} of several.
         cosine: True if scores are cosines; this sets the default temperature.
     """
 
@@ -115,7 +105,7 @@ def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = Fal
         return {**own, "temperature": COSINE_TEMPERATURE if cosine else 1.0}
 
     def names_of(terms: Terms) -> list[str]:
-        return [one for part, inner in terms for one in (part, *names_of(inner))]
+        return [name for part, inner in terms for name in (part, *names_of(inner))]
 
     names = names_of(_parse(name))
     if repeated := [part for part in names if names.count(part) > 1]:
@@ -129,10 +119,8 @@ def options_by_loss(name: str, options: Mapping[str, Any], *, cosine: bool = Fal
             setting = f"{key}.OPTION" if key in names else f"{owners[0]}.{key}" if owners else f"{names[0]}.OPTION"
             close = nearest(key, names)
             hint = f"; did you mean '{close}'?" if close and close != key else "."
-            msg = (
-                f"--loss {name} names several losses, and loss.{key} does not name an option of one{hint} Write "
-                f"--set loss.{setting}=VALUE."
-            )
+            problem = f"--loss {name} names several losses, and loss.{key} does not name a loss and its option"
+            msg = f"{problem}{hint} Write --set loss.{setting}=VALUE."
             raise OptionError(msg)
     return {part: complete(part, options.get(part, {})) for part in names}
 
@@ -153,8 +141,8 @@ def _parse(text: str) -> Terms:
                 msg = f"--loss '{text}': '{ast.unparse(node)}' is not the name of a loss. {form}"
                 raise OptionError(msg)
         if getattr(registry.get("loss", name), "wraps", False) != bool(inner):
-            need = "no other loss" if inner else f"another loss, such as '{name}(contrastive)'"
-            msg = f"--loss '{text}': '{name}' is made of {need}. {form}"
+            need = "does not wrap another loss" if inner else f"wraps another loss, such as '{name}(contrastive)'"
+            msg = f"--loss '{text}': '{name}' {need}. {form}"
             raise OptionError(msg)
         return [(name, inner)]
 

@@ -19,7 +19,7 @@ Count = Annotated[int, Ge(1)]
 Amount = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 
-# Number of examples below which batches are small, and minimum number of steps, as far as 10 epochs have as many.
+# Number of examples below which batches are small, and minimum number of steps, within 10 epochs.
 _FEW, _STEPS = 1_000, 100
 
 LARGEST_SEED = 2**32 - 1
@@ -33,15 +33,15 @@ class LoopOptions:
     Args:
         epochs: Passes over the data.
         batch_size: Samples per step, over all processes.
-        micro_batch_size: Samples computed at a time, to bound memory; the loss and the gradient of a step do not
-            depend on it. None = the whole step.
+        micro_batch_size: Samples computed at a time, to bound memory, with the same loss and gradient of a step; None =
+            the whole step.
         learning_rate: Peak learning rate, with linear warm-up and linear decay.
         warmup_ratio: Fraction of the steps spent warming up.
         weight_decay: Weight decay of all weights except biases and layer norms.
         adam_epsilon: Epsilon of AdamW.
         max_gradient_norm: Global norm to which gradients are clipped.
         precision: Number format of matrix products; "auto" is bf16 where the hardware supports it.
-        logging_steps: Steps between log lines; None = 10, or fewer if the log would have less than 20 lines.
+        logging_steps: Steps between log lines; None = 10, or fewer for at least 20 lines.
         save_steps: Steps between saved states to resume from; None = once per epoch.
         seed: Seed of initialisation, dropout, sample order and sampling.
         gradient_precision: Number format in which several processes sum gradients; None = that of the gradients.
@@ -65,7 +65,7 @@ class LoopOptions:
 
     def training(self) -> dict[str, Any]:
         """Return the options that determine the trained weights, for manifests."""
-        declaring = next(one for one in type(self).__mro__ if not issubclass(one, RunOptions))
+        declaring = next(base for base in type(self).__mro__ if not issubclass(base, RunOptions))
         assert issubclass(declaring, LoopOptions)
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(declaring)}
 
@@ -131,20 +131,16 @@ class TrainingOptions(ExampleOptions):
 
     def __post_init__(self) -> None:
         if self.batch_size == 1 and self.negatives == 0:
-            msg = "batch_size 1 with negatives 0 leaves nothing to contrast a positive with. Raise one of them."
+            msg = "batch_size is 1 and negatives is 0, so no query has a negative. Raise either option."
             raise InputError(msg)
 
     def suited(self, examples: int) -> Self:
         """Return these options with a schedule for this number of examples, where options are None."""
         batch_size = self.batch_size or (16 if examples < _FEW else 32)
         epochs = min(10, max(2, math.ceil(_STEPS / max(1, examples // batch_size))))
-        chosen: dict[str, Any] = {
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "learning_rate": 4e-5,
-            "warmup_ratio": 0.05,
-        }
-        return dataclasses.replace(self, **{name: one for name, one in chosen.items() if getattr(self, name) is None})
+        suited = {"epochs": epochs, "batch_size": batch_size, "learning_rate": 4e-5, "warmup_ratio": 0.05}
+        unset: dict[str, Any] = {name: value for name, value in suited.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **unset)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -186,11 +182,11 @@ class RerankerOptions(ExampleOptions):
     Args:
         loss: "listwise" is the softmax cross entropy of the positive within its list, "pointwise" the binary cross
             entropy of each pair.
-        micro_batch_size: Queries whose pairs are in memory at a time; the gradient is the same. None = the whole step.
+        micro_batch_size: Queries whose pairs are in memory at a time, with the same gradient; None = the whole step.
         false_negatives: "mask" removes known positives and passages with the text of a known positive from the
             negatives, "keep" keeps them.
         max_length: Maximum number of tokens per pair, special tokens included; None = 256, or the model's limit if
-            that is smaller.
+            lower.
     """
 
     epochs: Annotated[float, Ge(0), Le(1_000_000)] = 2
@@ -209,8 +205,8 @@ class RunOptions(LoopOptions, WritingOptions):
         resume: Continue an interrupted training to the same output; a finished training is left unchanged.
         push: Upload the output to this repository on the Hugging Face hub, which is created as private; with
             `resume`, also the output of a finished training.
-        report_to: Trackers to log to in addition to TensorBoard: wandb, mlflow and others of transformers' report_to,
-            separated by commas.
+        report_to: Trackers in addition to TensorBoard, separated by commas: wandb, mlflow and others of transformers'
+            report_to.
     """
 
     resume: bool = False

@@ -1,7 +1,7 @@
 """Pre-training: objective, encoder and documents, and the steps of `rkit pretrain`.
 
 The corpus is read, cut and tokenised once, to a hidden folder next to the output, from which samples are read in any
-order. So memory does not grow with the corpus.
+order: memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CorpusSamples:
 
 
 def part_of(pretrainer: Pretrainer, samples: Sequence[Any], source: random.Random) -> Part:
-    """Collate samples to a part of a step."""
+    """Collate samples into a part of a step."""
     batch = pretrainer.collate(samples, source)
     return Part(batch, len(samples), pretrainer.counts(batch))
 
@@ -76,7 +76,7 @@ class HeldOut:
     def __init__(self, pretrainer: Pretrainer, documents: Sequence[Any], size: int, seed: int) -> None:
         self._pretrainer, self._size, self._seed = pretrainer, size, seed
         source = random.Random(f"held out {seed}")
-        self._samples = [pretrainer.sample(one, 0, source) for one in documents if pretrainer.samples(one)]
+        self._samples = [pretrainer.sample(text, 0, source) for text in documents if pretrainer.samples(text)]
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -119,15 +119,14 @@ class Pretraining(Training):
         self.options = options
         self.corpus = open_corpus(options.corpus)
         dev = None if options.dev is None else open_corpus(options.dev)
-        for some in (self.corpus, dev):
-            if some is not None:
-                next(iter(some))  # An empty or missing corpus fails before a model is loaded.
-        # Options implied by the pre-training, as far as the encoder has them, and options that the user set.
+        for corpus in (self.corpus, dev):
+            if corpus is not None:
+                next(iter(corpus))  # an empty or missing corpus fails before a model is loaded
+        # Options that pre-training implies, if the encoder has them, and options that the user set.
         known = registry.options(registry.get("encoder", options.encoder))
-        follow = {"document_length": options.max_length, "new_vocabulary_head": True}
-        encoder_options = {name: value for name, value in follow.items() if name in known} | dict(
-            options.encoder_options
-        )
+        implied = {"document_length": options.max_length, "new_vocabulary_head": True}
+        encoder_options = {name: value for name, value in implied.items() if name in known}
+        encoder_options |= options.encoder_options
         self.device = default_device()
         self.precision = resolve_precision(options.precision, self.device)
         transformers.set_seed(options.seed)
@@ -141,11 +140,11 @@ class Pretraining(Training):
         if not all(parameter.requires_grad for parameter in encoder.parameters()):
             msg = "pre-training trains all weights of a model, and some are frozen. Leave out encoder.lora_rank."
             raise UnsupportedError(msg)
-        made: Pretrainer = registry.create(
+        pretrainer: Pretrainer = registry.create(
             "pretrainer", options.pretrainer, encoder, options.max_length, **options.pretrainer_options
         )
-        self.module = made.to(self.device)
-        self.entries = {"wants": made.wants}
+        self.module = pretrainer.to(self.device)
+        self.entries = {"wants": pretrainer.wants}
         self.described = {
             "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
             "encoder": registry.describe("encoder", options.encoder, encoder_options),
@@ -155,9 +154,10 @@ class Pretraining(Training):
         fingerprints = {"model": model_fingerprint(options.model), "corpus": self.corpus.fingerprint()}
         if dev is not None:
             fingerprints["dev"] = dev.fingerprint()
-        self.inputs = {name: storage.describe_input(getattr(options, name), one) for name, one in fingerprints.items()}
+        paths = {"model": options.model, "corpus": options.corpus, "dev": options.dev}
+        self.inputs = {name: storage.describe_input(paths[name], digest) for name, digest in fingerprints.items()}
         self.cutter = Cutter(
-            made.vocabulary,
+            pretrainer.vocabulary,
             options.max_length,
             short_spans=options.short_spans,
             titles=options.titles,
@@ -166,13 +166,13 @@ class Pretraining(Training):
         )
         if dev is not None:
             size = options.micro_batch_size or options.batch_size
-            self.dev = HeldOut(made, list(self.cutter.cut(0, list(dev))), size, options.seed)
+            self.dev = HeldOut(pretrainer, list(self.cutter.cut(0, list(dev))), size, options.seed)
             if not len(self.dev):
-                msg = f"none of the held-out documents of '{dev.source}' has {made.wants}. Give whole documents."
+                msg = f"none of the held-out documents of '{dev.source}' has {pretrainer.wants}. Use whole documents."
                 raise InputError(msg)
 
     def dry_run(self) -> None:
-        """Compute the loss of a few samples once, so that a wrong setup fails before anything is written."""
+        """Compute the loss of a few samples once: a wrong setup fails before anything is written."""
         source, made = random.Random(0), self.module
         documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
         samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
@@ -194,11 +194,9 @@ class Pretraining(Training):
         ranks.lead(read)
         store = TokenStore(folder / TOKENS, self.options.max_length)
         if not store.counts["samples"]:
-            msg = (
-                f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants} at "
-                f"max_length {self.options.max_length}, so there is nothing to train on. Give whole documents, or a "
-                f"smaller --max-length."
-            )
+            problem = f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants}"
+            length = f"at max_length {self.options.max_length}"
+            msg = f"{problem} {length}. Use whole documents, or a smaller --max-length."
             raise InputError(msg)
         if dropped := store.counts["dropped"]:
             # The command's last line reports their number.
@@ -209,8 +207,8 @@ class Pretraining(Training):
     def collate(self, keys: Sequence[Key]) -> Parts:
         """Return this process's parts of a step, of at most `micro_batch_size` samples each.
 
-        Every process collates all parts, in the same order with the same generator, so the masked tokens do not depend
-        on the number of parts and processes.
+        Every process collates all parts in the same order, with the same generator: the masked tokens do not depend on
+        the number of parts and processes.
         """
         drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
         epoch, first = keys[0]
@@ -243,7 +241,7 @@ class Pretraining(Training):
 
     def card(self, manifest: Manifest) -> str:
         """Return the model card of a pre-trained model."""
-        made, options, counts = self.module, self.described, manifest["counts"]
+        options, counts = self.described, manifest["counts"]
         name, training = options["pretrainer"]["name"], options["pretraining"]
         schedule = counts["steps"], training["batch_size"], training["learning_rate"]
         return model_card(
@@ -256,7 +254,7 @@ class Pretraining(Training):
             facts={
                 "pretrainer": f"{name} {options['pretrainer']['options']}",
                 "corpus": manifest["inputs"]["corpus"]["path"],
-                "documents": f"{counts['documents']}, {counts['dropped']} of them without {made.wants} and dropped",
+                "documents": f"{counts['documents']}; {counts['dropped']} without {self.module.wants} dropped",
                 "samples, tokens": f"{counts['samples']}, {counts['tokens']}",
                 "steps, batch size, learning rate": ", ".join(map(str, schedule)),
                 "longest text": f"{training['max_length']} tokens",

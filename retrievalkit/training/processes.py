@@ -1,9 +1,9 @@
 """Distributed training of one model by processes that torchrun starts: ranks, collectives and sharding.
 
-A step has the same samples for any number of processes, and gradients are summed over the processes: the sum is the
-gradient of the whole batch, as in a single process, not a mean over processes. When training a retriever, each process
-encodes some of the texts, gathers the representations of all others and computes the loss of the whole step; its
-gradient flows back to its own texts. In pre-training and re-ranking, each process computes the loss of its own samples.
+A step has the same samples for any number of processes, and gradients are summed over the processes, to the gradient of
+the whole batch as in a single process. When training a retriever, each process encodes some of the texts, gathers the
+representations of all others and computes the loss of the whole step; its gradient flows back to its own texts. In
+pre-training and re-ranking, each process computes the loss of its own samples.
 
 With `rkit train --sharding full`, processes also divide weights, gradients and optimizer states (FSDP2): each keeps its
 shard of every weight, and receives the other shards for the layer being computed (Zhao et al. 2023, "PyTorch FSDP").
@@ -63,10 +63,7 @@ def join() -> None:
     if started == 1 or distributed.is_initialized():
         return
     if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
-        msg = (
-            f"the environment says that this is one of {started} processes (WORLD_SIZE), but not its rank "
-            f"({missing[0]} is not set). Start several with torchrun, or unset WORLD_SIZE."
-        )
+        msg = f"WORLD_SIZE is {started}, and {missing[0]} is not set. Use torchrun, or unset WORLD_SIZE."
         raise InputError(msg)
     if torch.cuda.is_available():
         local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
@@ -84,16 +81,16 @@ def join() -> None:
     except RuntimeError as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         first = str(error).partition("\n")[0]
-        msg = f"process {os.environ['RANK']} cannot reach the others at {place} ({first}). Has one of them ended?"
+        msg = f"process {os.environ['RANK']} cannot reach the others at {place} ({first}). Check that they are running."
         raise RetrievalkitError(msg) from error
 
 
 def _own_store(started: int) -> Store:
     """Open the store through which the processes of this start exchange their addresses.
 
-    torchrun keeps one store for all of its starts, so restarted processes would read the addresses of lost processes,
-    fail to connect, and each failure would cost a restart. So rank 0 opens a new store for each start, and publishes
-    its address in torchrun's store; the address of an earlier start's store does not answer.
+    torchrun keeps the same store for all of its starts: restarted processes would read the addresses of lost processes
+    and fail to connect, and each failure would cost a restart. So rank 0 opens a new store for each start, and
+    publishes its address in torchrun's store; the store of an earlier start does not answer.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     shared = TCPStore(host, port, started, is_master=False, timeout=_TO_CONNECT)
@@ -106,9 +103,9 @@ def _own_store(started: int) -> Store:
         return own
     end = time.monotonic() + _TO_CONNECT.total_seconds()
     while True:
-        found, name = shared.get(_OWN_STORE).decode().split()
+        place, name = shared.get(_OWN_STORE).decode().split()
         try:
-            own = TCPStore(host, int(found), started, is_master=False, timeout=_TO_ANSWER)
+            own = TCPStore(host, int(place), started, is_master=False, timeout=_TO_ANSWER)
             own.wait([name], _TO_ANSWER)
         except distributed.DistError:
             if time.monotonic() > end:
@@ -140,17 +137,14 @@ def joined() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        lost = isinstance(error, distributed.DistError) or any(
-            one in str(error) for one in ("gloo", "Connection closed", "remote worker")
-        )
+        signs = ("gloo", "Connection closed", "remote worker")
+        lost = isinstance(error, distributed.DistError) or any(sign in str(error) for sign in signs)
         if count() == 1 or not lost:
             raise
         if not is_main():
             raise SystemExit(1) from error
-        msg = (
-            f"another process has ended, or has not answered for {patience().total_seconds() / 60:g} minutes "
-            f"({PATIENCE}), and this one with it. What that process printed says why."
-        )
+        minutes = f"{patience().total_seconds() / 60:g} minutes ({PATIENCE})"
+        msg = f"another process has ended, or has not answered for {minutes}. See the reason in its output."
         raise RetrievalkitError(msg) from error
     if not theirs and distributed.is_initialized():
         distributed.destroy_process_group()
@@ -197,8 +191,7 @@ def together() -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except distributed.DistError:
-        # The others cannot be asked.
+    except distributed.DistError:  # the others cannot be reached
         raise
     except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
         error = caught
@@ -226,7 +219,7 @@ def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
     order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
     shares: list[list[int]] = [[] for _ in range(processes)]
     for number, position in enumerate(order):
-        # In alternating order, so that the first process does not get the longest text of each round.
+        # In alternating order: otherwise the first process would get the longest text of each round.
         rounds, place = divmod(number, processes)
         shares[place if rounds % 2 == 0 else processes - 1 - place].append(position)
     return [sorted(share) for share in shares]
@@ -291,9 +284,9 @@ def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | Non
     # As bytes, since not every backend supports every type.
     received = [torch.empty_like(sent.view(torch.uint8)) for _ in texts]
     distributed.all_gather(received, sent.view(torch.uint8))
-    whole: list[Tensor | None] = [one.view(own.dtype)[:rows] for one, rows in zip(received, texts, strict=True)]
-    whole[rank()] = own
-    return whole
+    parts: list[Tensor | None] = [part.view(own.dtype)[:rows] for part, rows in zip(received, texts, strict=True)]
+    parts[rank()] = own
+    return parts
 
 
 class GradientSum:
@@ -347,21 +340,21 @@ class GradientSum:
 
 
 _gradients: list[GradientSum] = []
-"""That of the running training, if several processes share its weights."""
+"""The sum of the running training, if several processes share its weights."""
 
 
 def sum_gradients(weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
-    """From now on, sum the gradients of these weights in `last_backward`."""
+    """Sum the gradients of these weights in `last_backward` from now on."""
     _gradients[:] = [GradientSum(weights, dtype)] if count() > 1 and weights else []
 
 
 def last_backward() -> AbstractContextManager[None]:
-    """Return the context of the last backward pass of a step, after which gradients are those of all processes."""
+    """Return the context of a step's last backward pass, at whose end gradients are summed over all processes."""
     return _gradients[0].summing() if _gradients else nullcontext()
 
 
 def spread(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-    """Apply a function to items, divided among all processes; all of them get all results."""
+    """Apply a function to items, divided among the processes; each process gets all results."""
     parts = everywhere([function(item) for item in items[rank() :: count()]])
     return [parts[number % count()][number // count()] for number in range(len(items))]
 
@@ -416,14 +409,14 @@ def whole(module: nn.Module) -> Iterator[None]:
 
 def make_whole(module: nn.Module) -> None:
     """Gather the full weights in the main process; the module cannot compute afterwards. All processes must call it."""
-    made: dict[int, nn.Parameter] = {}
+    gathered: dict[int, nn.Parameter] = {}
     for owner, name, weight in _weights(module):
-        if id(weight) not in made and isinstance(weight, DTensor):
+        if id(weight) not in gathered and isinstance(weight, DTensor):
             # A copy, since a view of a larger tensor would not be saved.
             full: Tensor = weight.full_tensor().detach()
             kept = full.to("cpu", copy=True) if is_main() else full.new_empty(0)
-            made[id(weight)] = nn.Parameter(kept, requires_grad=False)
-        owner._parameters[name] = made.get(id(weight), weight)
+            gathered[id(weight)] = nn.Parameter(kept, requires_grad=False)
+        owner._parameters[name] = gathered.get(id(weight), weight)
 
 
 def _weights(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:

@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 --no-python rkit encode CHECKPOINT corpus.jsonl --output vectors
 
 Only the main process reads, writes and prints; it computes as well. Items and results travel over sockets, not by
-collectives: each process gets its next item when it is free, and may wait as long as the main process is alive. If a
-process is lost, torchrun ends the others, and the command continues after its last item when it is started again.
+collectives: each process gets its next item when it is free, and waits as long as the main process is alive. If a
+process is lost, torchrun ends the others, and the same command continues after its last item.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def lead(function: Callable[[], Value]) -> Value | None:
             _serve(stack.enter_context(closing(_Link(Client((host, port), authkey=key)))))
             return None
         key = secrets.token_bytes()
-        # On all addresses, since a machine may reach itself under another than the others do.
+        # On all addresses, since a machine may reach itself under another address than the others do.
         listener = stack.enter_context(Listener(("", 0), backlog=processes.count(), authkey=key))
         processes.from_main((os.environ.get("MASTER_ADDR", "127.0.0.1"), listener.address[1], key))
         stack.callback(_links.clear)
@@ -104,7 +104,7 @@ class Ranks(contracts.Workers):
         return in_threads(compute, items(), free.qsize())
 
     def stay(self, make: Callable[[], Callable[[Any], Any]]) -> NoReturn:
-        """Refuse persistent workers, which no command that torchrun starts needs."""
+        """Refuse persistent workers, which no command under torchrun needs."""
         del make
         msg = "torchrun's processes share the items of a command, and keep no state. Use a Ray cluster: --ray."
         raise UnsupportedError(msg)
@@ -124,7 +124,7 @@ class _Link:
         threading.Thread(target=self._report, daemon=True).start()
 
     def ask(self, make: Callable[[], Callable[[Any], Any]], item: Any) -> Any:
-        """Return the other process's answer to an item; the function is sent once."""
+        """Return the other process's result for an item; the function is sent once."""
         try:
             self.send((None if make is self._sent else make, item))
             self._sent = make
@@ -161,7 +161,7 @@ class _Link:
 
 
 def _serve(link: _Link) -> None:
-    """Answer the items of the main process until it closes the connection."""
+    """Compute the items of the main process until it closes the connection."""
     function: Any = None
     with suppress(EOFError, OSError):
         while True:

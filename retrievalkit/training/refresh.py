@@ -1,10 +1,10 @@
 """Hard negatives mined again during training with the current model: `rkit train --refresh-negatives every=2`.
 
-Every N epochs, the corpus is encoded with the current weights, the training questions are searched in it, and the hits
+Every N epochs, the corpus is encoded with the current weights and searched with the training questions, and the hits
 that pass the filters of `rkit mine-negatives` replace the examples' negatives (ANCE: Xiong et al., "Approximate nearest
-neighbor negative contrastive learning for dense text retrieval", 2021, but synchronous with the training). This happens
-before the state of that step is saved, and the step determines the negatives in use, so a resumed training continues
-with the same negatives. Several processes share the encoding and the search.
+neighbor negative contrastive learning for dense text retrieval", 2021, but synchronous with the training). Negatives
+are mined before the state of that step is saved, so a resumed training continues with the same negatives. Several
+processes share the encoding and the search.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ class RefreshOptions(MiningOptions):
 
 def refresh_options(options: TrainOptions) -> RefreshOptions | None:
     """Return the options of `--refresh-negatives every=2` and `--set refresh.OPTION=VALUE`; None if neither is set."""
-    flag, given = options.refresh_negatives, dict(options.refresh_options)
-    if flag is None and not given:
+    flag, values = options.refresh_negatives, dict(options.refresh_options)
+    if flag is None and not values:
         return None
     for part in () if flag is None else flag.split(","):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
-            msg = f"--refresh-negatives is '{flag}', and should say after how many epochs, such as every=2."
+            msg = f"--refresh-negatives is '{flag}', and should be a number of epochs, such as every=2."
             raise OptionError(msg)
-        given[name.strip()] = value.strip()
-    refresh = RefreshOptions(**registry.check_options("refresh", RefreshOptions, given))
+        values[name.strip()] = value.strip()
+    refresh = RefreshOptions(**registry.check_options("refresh", RefreshOptions, values))
     problem = ""
     assert options.epochs is not None
     if not 1 <= refresh.every < options.epochs:
         problem = f"refresh.every is {refresh.every}, and has to be from 1 to less than the {options.epochs:g} epochs"
     elif options.negatives == 0:
-        problem = "negatives is 0, so there are none to mine anew"
+        problem = "negatives is 0, so mined negatives would not be used"
     elif refresh.positives != "keep":
         problem = f"refresh.positives is '{refresh.positives}', and a training keeps its positives"
     if problem:
@@ -84,7 +84,7 @@ def refresh_options(options: TrainOptions) -> RefreshOptions | None:
 
 @dataclass
 class NegativeRefresh:
-    """Mines negatives after the epochs where it is due, and passes them to the sampler."""
+    """Mines negatives after every N epochs, and passes them to the sampler."""
 
     sampler: ExampleSampler
     known: Sequence[Example]
@@ -102,13 +102,13 @@ class NegativeRefresh:
         self._scores()
 
     def restore(self, epochs: int, folder: Path) -> None:
-        """Pass the sampler the negatives in use after this number of whole epochs, if any were mined by then."""
+        """Pass the negatives in use after this number of whole epochs to the sampler."""
         every = self.options.every
         if epoch := epochs // every * every:
             self._use(partial(self._read, epoch, folder))
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
-        """Mine new negatives if that is due after this number of epochs."""
+        """Mine new negatives if they are due after this number of epochs."""
         if epoch % self.options.every == 0:
             self._use(partial(self.mine, epoch, folder, log))
 
@@ -142,16 +142,15 @@ class NegativeRefresh:
         write_examples(file, rows)
         storage.write_json(file.with_suffix(".audit.json"), audit)
         shutil.rmtree(work)
-        changed = share_changed(self.sampler.examples, rows)
+        changed, seconds = share_changed(self.sampler.examples, rows), time.monotonic() - started
         log({"negatives_changed": changed})
-        seconds = time.monotonic() - started
-        say(f"negatives mined anew after epoch {epoch}: {changed:.0%} are new ({seconds:.0f} s)", err=True)
+        say(f"negatives mined again after epoch {epoch}: {changed:.0%} are new ({seconds:.0f} s)", err=True)
         return rows
 
     def _read(self, epoch: int, folder: Path) -> list[Example]:
         file = _file(folder, epoch)
         if not file.is_file():
-            msg = f"the negatives that were mined after epoch {epoch} are gone ('{file}'). Train without --resume."
+            msg = f"the negatives mined after epoch {epoch} are missing ('{file}'). Train without --resume."
             raise ArtifactError(msg)
         mined = read_examples(file).rows
         return [replace(row, negatives=new.negatives) for row, new in zip(self.rows, mined, strict=True)]

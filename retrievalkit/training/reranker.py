@@ -1,7 +1,7 @@
 """Training of a cross-encoder re-ranker: data, model, and the steps of `rkit rerank train`, on lists of passages.
 
-Passages are compared only within a query's list, so a step can be computed a few queries at a time, and the gradients
-add up to the gradient of the whole step: memory is bounded without encoding anything twice.
+Passages are compared only within a query's list, so a step can be computed a few queries at a time, whose gradients add
+up to the gradient of the whole step: memory is bounded without encoding twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from retrievalkit.training.train_reranker import TrainRerankerOptions
 
 
 def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
-    """Softmax cross entropy of the positive within its list, summed over queries.
+    """Compute the softmax cross entropy of the positive within its list, summed over queries.
 
     With negatives from a retriever, this is localised contrastive estimation (LCE; Gao et al. 2021).
 
@@ -53,7 +53,7 @@ def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
 
 
 def pointwise(scores: Tensor, candidates: Tensor) -> Tensor:
-    """Binary cross entropy of each pair, with label 1 for the positive and 0 for the negatives, summed over pairs.
+    """Compute the binary cross entropy of each pair (label 1 for the positive), summed over pairs.
 
     Args:
         scores: (pairs,) scores of all pairs.
@@ -103,13 +103,14 @@ class DevLists:
             scored = torch.from_numpy(model.score(pairs, precision=precision))
             scores = torch.split(scored, [len(own) for own in lists])
             relevant = [
-                torch.tensor([one in row.positives for one in own]) for row, own in zip(rows, lists, strict=True)
+                torch.tensor([identifier in row.positives for identifier in own])
+                for row, own in zip(rows, lists, strict=True)
             ]
             padded = pad_sequence(list(scores), batch_first=True, padding_value=-torch.inf)
             return rank_metrics(padded, pad_sequence(relevant, batch_first=True))
 
-        found = processes.spread(ranked, range(0, len(self.examples), at_once))
-        return {name: [value for part in found for value in part[name]] for name in found[0]}
+        parts = processes.spread(ranked, range(0, len(self.examples), at_once))
+        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
 
 class RerankerTraining(Training):
@@ -151,7 +152,7 @@ class RerankerTraining(Training):
         self.inputs = {"model": storage.describe_input(options.model, fingerprint), **data.inputs}
 
     def dry_run(self) -> None:
-        """Compute the loss of an example once, so that a wrong setup fails before anything is written."""
+        """Compute the loss of an example once: a wrong setup fails before anything is written."""
         note_few(self)
         part = self._part([self.samples.draw(0, 0)]).to(self.module.device)
         self.module.eval()
@@ -220,7 +221,7 @@ class RerankerTraining(Training):
             pipeline_tag="text-ranking",
             tags=["retrieval", "reranking", "cross-encoder"],
             title="A re-ranker",
-            about="A cross-encoder that scores a query and a passage (title, space, text) together: its one logit.",
+            about="A cross-encoder, whose logit is the score of a query and a passage (title, space, text).",
             facts={
                 "longest pair": f"{self.module.max_length} tokens",
                 "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
@@ -238,10 +239,8 @@ def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
     """Return the examples with negatives to rank a positive against, and the number of examples without."""
     kept = array("I", (position for position, row in enumerate(examples.rows) if row.negatives))
     if not kept:
-        msg = (
-            f"none of the {len(examples)} examples of '{examples.source}' has negatives, and a re-ranker learns to "
-            f"rank a positive before them. Mine some: rkit mine-negatives --from bm25"
-        )
+        problem = f"none of the {len(examples)} examples of '{examples.source}' has negatives, which train a re-ranker"
+        msg = f"{problem}. Mine negatives: rkit mine-negatives --from bm25"
         raise InputError(msg)
     dropped = len(examples) - len(kept)
     if dropped:

@@ -72,8 +72,7 @@ class StepInputs:
         chunks = [replace(chunk, batch=chunk.batch.to(device)) for chunk in self.chunks]
         ignore = None if self.ignore is None else to_device(self.ignore, device)
         teacher = None if self.teacher is None else to_device(self.teacher, device)
-        positives = to_device(self.positives, device)
-        return replace(self, chunks=chunks, positives=positives, ignore=ignore, teacher=teacher)
+        return replace(self, chunks=chunks, positives=to_device(self.positives, device), ignore=ignore, teacher=teacher)
 
 
 class RetrieverTraining(Training):
@@ -98,7 +97,7 @@ class RetrieverTraining(Training):
         self.options = options = options.suited(len(self.samples))
         refresh = refresh_options(options)
         if refresh is not None and data.corpus is None:
-            msg = "--refresh-negatives mines passages of the corpus, and none was given. Give it: --corpus CORPUS"
+            msg = "--refresh-negatives mines passages of a corpus. Name it: --corpus CORPUS"
             raise InputError(msg)
         self.retriever = initialize(options)
         loss = options.loss or self.retriever.pooler.default_loss
@@ -118,7 +117,7 @@ class RetrieverTraining(Training):
         self.cached = options.micro_batch_size is not None
         self.limit = TokenLimit(encoder.info.width, encoder.info.layers)
         # A trained weight has a gradient and two states of AdamW.
-        reserved = sum(one.nbytes * (4 if one.requires_grad else 1) for one in self.module.parameters())
+        reserved = sum(weight.nbytes * (4 if weight.requires_grad else 1) for weight in self.module.parameters())
         on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
         self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
         mask = options.false_negatives == "mask"
@@ -149,20 +148,15 @@ class RetrieverTraining(Training):
                 "--refresh-negatives": self.refresh is not None,
                 "a single process": processes.count() == 1,
                 "--separate-towers": len(self.retriever.towers) > 1,
-                "frozen weights, such as those under encoder.lora_rank": not all(
-                    one.requires_grad for one in self.module.parameters()
-                ),
+                "frozen weights (LoRA)": not all(weight.requires_grad for weight in self.module.parameters()),
             }
             if names := [name for name, conflict in conflicts.items() if conflict]:
-                named = " and ".join(names)
-                msg = f"--sharding full does not go with {named}. Leave it out, or start several by torchrun."
+                msg = f"--sharding full does not support {' and '.join(names)}. Leave it out, or use torchrun."
                 raise OptionError(msg)
         if self.refresh is not None:
             if loss.needs_teacher:
-                msg = (
-                    "the loss learns from a teacher's scores, which negatives mined during training lack. Leave "
-                    "--refresh-negatives out, or choose another --loss."
-                )
+                problem = "the loss needs a teacher's scores, which negatives mined during training lack"
+                msg = f"{problem}. Leave --refresh-negatives out, or choose another --loss."
                 raise OptionError(msg)
             self.refresh.check()
         if loss.needs_teacher:
@@ -208,17 +202,13 @@ class RetrieverTraining(Training):
         size = options.batch_size
         assert size is not None
         if size < _SMALL_BATCH and not any(draw.negatives for draw in first_draws(self.samples)):
-            notices.note(
-                f"Without hard negatives, a batch of {size} contrasts each positive with "
-                f"{counted(size - 1, 'passages')}. Raise --batch-size (--micro-batch-size bounds memory), or mine "
-                "negatives: rkit mine-negatives"
-            )
+            problem = f"Without hard negatives, a batch of {size} has {counted(size - 1, 'negatives')} per query"
+            remedy = "Raise --batch-size (--micro-batch-size bounds memory), or mine negatives: rkit mine-negatives"
+            notices.note(f"{problem}. {remedy}")
         losses = options_by_loss(options.loss or pooler.default_loss, options.loss_options, cosine=pooler.cosine)
         if pooler.cosine and any(own.get("temperature") == 1 for own in losses.values()):
-            notices.note(
-                "The temperature is 1, and scores are cosines, from whose small differences little is learnt then. "
-                "Leave loss.temperature out: it is 0.05 for cosines."
-            )
+            problem = "The temperature is 1, at which the small differences between cosines train little"
+            notices.note(f"{problem}. Leave loss.temperature out: its default is 0.05 for cosines.")
 
     def shard(self) -> None:
         """Shard the weights of retriever and loss."""
@@ -292,10 +282,8 @@ class RetrieverTraining(Training):
         if self.cached:
             self.limit.reduce(largest)
         else:
-            notices.note(
-                "The device ran out of memory, so gradients were cached from then on: the same gradients, in more "
-                "time. Set micro_batch_size to cache them from the start, or a smaller batch_size."
-            )
+            change = "The device ran out of memory, so gradients are cached from now on: equal gradients in more time"
+            notices.note(f"{change}. Set micro_batch_size to cache them from the start, or a smaller batch_size.")
         self.cached = True
         self.entries = {"gradient_caching": True, **self.limit.entries()}
         return True
@@ -306,7 +294,7 @@ class RetrieverTraining(Training):
         return self.dev.measure(self.retriever, self.module.loss, epoch, self.precision)
 
     def end_epoch(self, epoch: int, folder: Path, log: Log) -> None:
-        """Mine new negatives if that is due."""
+        """Mine new negatives if they are due."""
         if self.refresh is not None:
             self.refresh.end_epoch(epoch, folder, log)
 
@@ -323,7 +311,7 @@ class RetrieverTraining(Training):
         """Return the model card of a retriever."""
         options = manifest["options"]
         pooler = options["pooler"]["name"]
-        parts = {kind: f"{options[kind]['name']} {options[kind]['options']}" for kind in ("encoder", "pooler", "loss")}
+        parts = {part: f"{options[part]['name']} {options[part]['options']}" for part in ("encoder", "pooler", "loss")}
         return model_card(
             manifest,
             library_name="retrievalkit",
@@ -331,10 +319,8 @@ class RetrieverTraining(Training):
             title=f"A {pooler} retriever",
             about="A text retriever.",
             facts={
-                "encoder": parts["encoder"],
+                **parts,
                 "towers": "separate" if options["separate_towers"] else "shared",
-                "pooler": parts["pooler"],
-                "loss": parts["loss"],
                 "examples": f"{manifest['counts']['examples']} from {manifest['inputs']['examples']['path']}",
             },
             use=(

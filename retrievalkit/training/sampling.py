@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Text = tuple[str, str]
 
 FEWEST_TO_HOLD_OUT = 100
-"""Number of examples below which none are held out."""
+"""Smallest number of examples from which some are held out."""
 HELD_OUT = (50, 500)
 """Minimum and maximum number of held-out questions."""
 _REMEMBERED = 1 << 16
@@ -52,7 +52,7 @@ class StepTexts:
         documents: D texts; each query's positive is followed by its own negatives.
         positives: For each query, the row of its positive in `documents`.
         ignore: (query row, document row) pairs that do not count as negatives: the document is another known positive
-            of the query, or has the title and text of a known positive, in the step or not.
+            of the query, or has the title and text of a known positive.
         teacher: (query row, document row) -> teacher score.
     """
 
@@ -98,10 +98,8 @@ class ExampleSampler:
     ) -> Self:
         """Create the sampler of a training with these options."""
         kept = limited(rows, options.limit, options.seed)
-        pool, positive = options.negative_pool, options.positive
-        return cls(
-            kept, negatives=options.negatives, pool=pool, positive=positive, sampling=sampling, seed=options.seed
-        )
+        count, pool, positive = options.negatives, options.negative_pool, options.positive
+        return cls(kept, negatives=count, pool=pool, positive=positive, sampling=sampling, seed=options.seed)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -129,7 +127,7 @@ class ExampleSampler:
 def window_sample(
     item: int, epoch: int, *, seed: int, positives: int, pool: Sequence[str], count: int
 ) -> tuple[int, list[str]]:
-    """Tevatron's sampling: index of the positive, and the negatives, of an item in an epoch.
+    """Draw as Tevatron does: the index of an item's positive in an epoch, and its negatives.
 
     With h = item + seed, the positive is (h + epoch) mod n; the pool is shuffled by Random(h), and a window of `count`
     moves by `count` per epoch over the pool repeated twice. From a pool smaller than the window, negatives are drawn
@@ -167,10 +165,11 @@ class StepAssembler:
         teacher: dict[tuple[int, int], float] = {}
         for row, draw in enumerate(draws):
             positives.append(len(ids))
-            own = (draw.positive, *draw.negatives)
-            known = draw.example.teacher or {}
-            teacher.update({(row, len(ids) + place): known[one] for place, one in enumerate(own) if one in known})
-            ids.extend(own)
+            scored = draw.example.teacher or {}
+            for identifier in (draw.positive, *draw.negatives):
+                if identifier in scored:
+                    teacher[row, len(ids)] = scored[identifier]
+                ids.append(identifier)
         passages = [self.passage(identifier) for identifier in ids]
         documents = [(passage.title, passage.text) for passage in passages]
         ignore = list(self._false_negatives(draws, passages, positives)) if self.mask_false_negatives else []
@@ -211,7 +210,7 @@ class Known:
         wanted = np.uint32(hash_of(example.query))
         first, last = (int(self._hashes.searchsorted(wanted, side=side)) for side in ("left", "right"))
         others = (self._examples[row] for row in self._rows[first:last].tolist())
-        return set(example.positives).union(*(one.positives for one in others if one.query == example.query))
+        return set(example.positives).union(*(other.positives for other in others if other.query == example.query))
 
 
 def _digest(passage: Passage) -> bytes:
@@ -221,7 +220,7 @@ def _digest(passage: Passage) -> bytes:
 def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence[Example], Sequence[Example]]:
     """Return the rows to train on, and all rows of the held-out questions; none are held out of few rows.
 
-    Seed and text decide about a question, so that it is held out again after its negatives were mined again.
+    The choice depends on seed and text, so a question is held out again after its negatives were mined again.
     """
     total = min(len(rows), options.limit or len(rows))
     if not options.held_out or total < FEWEST_TO_HOLD_OUT:

@@ -1,11 +1,11 @@
 """Selection of a training's best state on the dev set, and its improvement over the untrained model.
 
-By default, states are compared by nDCG@10 over a pool of passages: before training, after each epoch, and several times
-within long epochs. The untrained model takes part, so a training that only harms returns it.
+By default, states are compared by nDCG@10 over a pool of passages, before training and five times during it. A training
+that only harms returns the untrained model.
 
-DPR's rule compares the dev loss in early epochs, and from a given epoch on the average rank of the gold passage among
-all dev passages. The best value is reset at the switch, since the two measures are not comparable (Karpukhin et al.
-2020; the released code of MLR omits the reset).
+DPR's rule compares the dev loss in early epochs, and in later epochs the average rank of the gold passage among all dev
+passages. The best value is reset at the switch, since the two measures are not comparable (Karpukhin et al. 2020; the
+released code of MLR omits the reset).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit import storage
-from retrievalkit.contracts import SIDES, Loss, Progress, Representation, Side, Text
+from retrievalkit.contracts import Loss, Progress, Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, unscored
 from retrievalkit.evaluation.significance import randomisation_test
@@ -47,7 +47,7 @@ Values = Mapping[str, Sequence[float]]
 
 BEST, SELECTION = "best.safetensors", "selection.json"
 NDCG, RR = "nDCG@10", "RR@10"
-_DO = "Start the training anew, without --resume."
+_DO = "Start the training again, without --resume."
 _RANKED_QUESTIONS = 10_000
 _HARD_NEGATIVES_RANKED = 30
 _CUTOFF = 10
@@ -81,15 +81,15 @@ class Best:
 
     def improve(self, epoch: float, values: Values) -> bool:
         """Record new values if they are better, or the first of their measure; return True if recorded."""
-        measure, found = next(iter(values.items()))
-        value = fmean(found)
+        measure = next(iter(values))
+        value = fmean(values[measure])
         better = value > self.value if measure == NDCG else value < self.value
         # NaN is worse than any number.
         if measure == self.measure and not (better or math.isnan(self.value)):
             return False
         self.epoch, self.measure, self.value = epoch, measure, value
         if measure == NDCG:
-            self.after = {name: list(one) for name, one in values.items()}
+            self.after = {name: list(figures) for name, figures in values.items()}
             self.before = self.before or self.after
         return True
 
@@ -110,7 +110,7 @@ class Best:
 
 
 def dev_summary(manifest: Mapping[str, Any]) -> str:
-    """Describe the improvement on the dev set in a clause; "" if it was not evaluated before training."""
+    """Describe the improvement on the dev set in a clause; "" without an evaluation before training."""
     dev = manifest.get("dev")
     if dev is None:
         return ""
@@ -138,11 +138,11 @@ def rank_metrics(scores: Tensor, relevant: Tensor) -> dict[str, list[float]]:
         relevant: (Q, D) bool: known positives, at least one per query.
     """
     top = scores.argsort(dim=1, descending=True, stable=True)[:, :_CUTOFF]
-    found = relevant.gather(1, top).double()  # (Q, 10 or fewer)
-    ranks = torch.arange(1, found.shape[1] + 1, device=found.device)
+    hits = relevant.gather(1, top).double()  # (Q, 10 or fewer): 1 for a known positive
+    ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
     gains = 1 / (ranks + 1).double().log2()
-    ideal = gains.cumsum(0)[relevant.sum(dim=1).clamp(max=found.shape[1]) - 1]
-    return {NDCG: ((found * gains).sum(dim=1) / ideal).tolist(), RR: (found / ranks).amax(dim=1).tolist()}
+    ideal = gains.cumsum(0)[relevant.sum(dim=1).clamp(max=hits.shape[1]) - 1]
+    return {NDCG: ((hits * gains).sum(dim=1) / ideal).tolist(), RR: (hits / ranks).amax(dim=1).tolist()}
 
 
 def best_of(folder: Path) -> Best | None:
@@ -175,8 +175,8 @@ class DevSet:
     def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> Values:
         """Evaluate the model in this epoch, counted from 0.
 
-        If DPR's rule needs a teacher's scores for the loss and the dev questions lack them, the average rank is used
-        from the start.
+        DPR's rule uses the average rank from the start if the loss needs a teacher's scores and the dev questions lack
+        them.
         """
         if self.rank_from is None:
             return self.ranking(retriever, precision)
@@ -211,7 +211,7 @@ class DevSet:
             own = known.setdefault(row.query, {})
             own |= dict.fromkeys(self._texts(row.positives[: LISTED - len(own)]))
         golds = {text: None for own in known.values() for text in own}
-        positives = {one for row in self.examples for one in row.positives}
+        positives = {identifier for row in self.examples for identifier in row.positives}
         negatives = (row.negatives[place : place + 1] for place in range(LISTED) for row in self.examples)
         others: dict[Text, None] = {}
         for passage in chain(map(self.passage, chain.from_iterable(negatives)), self._drawn()):
@@ -238,13 +238,14 @@ class DevSet:
             rows = self.examples[start : start + self.batch_size]
             draws = []
             for row in rows:
-                known = row.teacher if loss.needs_teacher and row.teacher else row.negatives
-                draws.append(Draw(row, row.positives[0], tuple(one for one in row.negatives if one in known)[:1]))
+                usable = row.teacher if loss.needs_teacher and row.teacher else row.negatives
+                negatives = tuple(negative for negative in row.negatives if negative in usable)
+                draws.append(Draw(row, row.positives[0], negatives[:1]))
             step = assembler.assemble(draws)
             queries, documents = _encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
                 positives, ignore, teacher = (
-                    one if one is None else one.to(retriever.device) for one in step.tensors()
+                    None if tensor is None else tensor.to(retriever.device) for tensor in step.tensors()
                 )
                 value = loss(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
             total += float(value.total) * len(rows)
@@ -254,7 +255,7 @@ class DevSet:
     def average_rank(self, retriever: Retriever, precision: Precision) -> float:
         """Return the mean rank (from 0) of the gold passage among gold passages and hard negatives of all questions.
 
-        A passage with an equal score ranks before it, so a model that maps all texts to the same vector is the worst.
+        Passages with an equal score rank before it: a model that maps all texts to the same vector is the worst.
         """
         rows = self.examples[:_RANKED_QUESTIONS]
         golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
@@ -270,7 +271,7 @@ class DevSet:
 
         def at_least(others: Representation) -> Tensor:
             blocks = zip(_blocks(queries, others.to(queries.device)), own, strict=True)
-            return torch.cat([(block >= some).sum(dim=1) for block, some in blocks])
+            return torch.cat([(block >= gold).sum(dim=1) for block, gold in blocks])
 
         # Without the gold passage itself.
         before = at_least(documents) - 1
@@ -295,17 +296,15 @@ def _blocks(queries: Representation, documents: Representation) -> Iterator[Tens
 
 
 def note_few(training: Training) -> None:
-    """Warn about few examples, or too few to hold some out."""
+    """Warn about too few examples to train on or to hold some out."""
     count = training.counts["examples"]
     if count < _FEW:
         notices.note(f"Training on {counted(count, 'examples')} seldom helps. Gather {_FEW} or more.")
     options = training.options
     held_out = isinstance(options, ExampleOptions) and options.held_out > 0
     if training.dev is None and not training.sharded and held_out:
-        notices.note(
-            f"Nothing shows whether this training helps: {counted(count, 'examples')} are too few to hold some out. "
-            "Give others to measure on: --dev DEV"
-        )
+        few = f"{counted(count, 'examples')} are too few to hold some out. Add dev examples: --dev DEV"
+        notices.note(f"Nothing shows whether this training helps: {few}")
 
 
 def report_held_out(training: Training) -> None:
@@ -322,7 +321,7 @@ def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
     All processes evaluate, and the main process stores. Returns the value by which states are compared.
     """
     values = training.measure(max(0, math.ceil(epochs) - 1))
-    means = {f"dev_{measure}": fmean(found) for measure, found in values.items()}
+    means = {f"dev_{measure}": fmean(figures) for measure, figures in values.items()}
     log(means)
     if processes.is_main() and (best := best_of(folder) or Best()).improve(epochs, values):
         with storage.write_file(folder / BEST) as staging:
@@ -334,15 +333,12 @@ def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
 def _encode(
     retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
 ) -> tuple[Representation, Representation]:
-    one, other = (
-        _divided(retriever, texts, side, precision).to(retriever.device)
-        for texts, side in ((queries, SIDES[0]), (documents, SIDES[1]))
-    )
-    return one, other
+    encoded = _divided(retriever, queries, "query", precision), _divided(retriever, documents, "document", precision)
+    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)
 
 
 def _divided(retriever: Retriever, texts: Sequence[Text], side: Side, precision: Precision) -> Representation:
-    """Encode texts, divided among the processes; a few, as in a dry run, in each of them."""
+    """Encode texts, divided among the processes; a few texts, as in a dry run, in each process."""
     if processes.count() == 1 or len(texts) < _FEW_TEXTS:
         return retriever.encode(texts, side, precision=precision)
     size = -(-len(texts) // processes.count())

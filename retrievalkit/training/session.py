@@ -57,7 +57,7 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
         last = manifest = None
         with processes.together():
             if main:
-                # If killed while removing the files for resuming, it is complete except for the final rename.
+                # A training killed while it removes the files for resuming is complete except for the final rename.
                 if resume and not (partial / checkpoints.OPTIONS).exists():
                     manifest = checkpoints.finished(partial, training.kind, identity)
                 if manifest is None:
@@ -73,7 +73,7 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
                         load_weights(training.module, staging / BEST)
                 manifest = _finish(training, staging, steps) if main else {}
             if main:
-                # The options first, so that a folder without them is known to be complete.
+                # The options first: a folder without them is complete.
                 for name in _resumed_from(training):
                     storage.discard(staging / name)
         return processes.from_main(manifest)

@@ -6,7 +6,7 @@
                    document; and its number of sentences and of spans
     counts.json    documents, dropped, samples, tokens: written last
 
-So memory does not grow with the corpus, an epoch may use the samples in any order, and an interrupted training resumes
+Memory does not grow with the corpus, an epoch may use the samples in any order, and an interrupted training resumes
 immediately. Interrupted reading resumes after the last document in documents.bin.
 """
 
@@ -56,7 +56,8 @@ class Cutter:
 
     def cut(self, first: int, passages: Sequence[Passage]) -> Iterator[Document]:
         """Yield the documents of these passages; the first document has number `first`."""
-        texts = [f"{one.title} {one.text}" if one.title and self.titles else one.text for one in passages]
+        titles = [f"{passage.title} " if passage.title and self.titles else "" for passage in passages]
+        texts = [title + passage.text for title, passage in zip(titles, passages, strict=True)]
         split = self.vocabulary.split(texts)
         for number, (passage, text, (pieces, piece_ends)) in enumerate(zip(passages, texts, split, strict=True), first):
             title = len(text) - len(passage.text)
@@ -86,7 +87,7 @@ class TokenStore:
 
     def __init__(self, folder: Path, max_length: int) -> None:
         self.folder, self.max_length = folder, max_length
-        counts = storage.read_document(folder / _COUNTS, _Counts, do="Start the training anew, without --resume.")
+        counts = storage.read_document(folder / _COUNTS, _Counts, do="Start the training again, without --resume.")
         self.counts: dict[str, int] = asdict(counts)
 
     @cached_property
@@ -111,7 +112,7 @@ class TokenStore:
         start = int(self._documents[number - 1, 0]) if number else 0
         ends, stops, tokens = np.split(self._texts[start:stop], [sentences, sentences + spans])
         bounds = pairwise([0, *stops.tolist()])
-        return Document(_Packed(tokens), ends.tolist(), [range(one, other) for one, other in bounds], self.max_length)
+        return Document(_Packed(tokens), ends.tolist(), [range(*pair) for pair in bounds], self.max_length)
 
 
 class _Packed:
@@ -135,7 +136,7 @@ def read_corpus(
     samples: Callable[[Document], int],
     advance: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Tokenise a corpus to a folder, or the part missing there; `advance` receives the number of new documents."""
+    """Tokenise the part of a corpus that a folder lacks; `advance` receives the number of new documents."""
     folder.mkdir(exist_ok=True)
     if (folder / _COUNTS).exists():
         return
@@ -143,7 +144,7 @@ def read_corpus(
         number = documents.tell() // 32
         documents.truncate(32 * number)
         done = np.fromfile(folder / _DOCUMENTS, np.int64).reshape(-1, 4)
-        stop, taken = done[-1, :2].tolist() if number else (0, 0)
+        stop, total = done[-1, :2].tolist() if number else (0, 0)
         texts.truncate(4 * stop)
         dropped = int((np.diff(done[:, 1], prepend=0) == 0).sum())
         tokens = stop - int(done[:, 2:].sum())
@@ -153,19 +154,13 @@ def read_corpus(
             rows = array("q")
             for document in cutter.cut(number, group):
                 pieces = document.pieces[0 : len(document.pieces)]
-                packed = (
-                    token | _STARTS if start else token for token, start in zip(pieces.ids, pieces.starts, strict=True)
-                )
+                packed = (token | start * _STARTS for token, start in zip(pieces.ids, pieces.starts, strict=True))
                 numbers = array("I", [*document.ends, *(span.stop for span in document.spans), *packed])
                 numbers.tofile(texts)
                 own = samples(document)
-                stop, taken, dropped, tokens = (
-                    stop + len(numbers),
-                    taken + own,
-                    dropped + (own == 0),
-                    tokens + len(pieces),
-                )
-                rows.extend((stop, taken, len(document.ends), len(document.spans)))
+                stop, total = stop + len(numbers), total + own
+                dropped, tokens = dropped + (own == 0), tokens + len(pieces)
+                rows.extend((stop, total, len(document.ends), len(document.spans)))
             texts.flush()
             os.fsync(texts.fileno())  # before the index of its documents
             rows.tofile(documents)
@@ -173,4 +168,4 @@ def read_corpus(
             number += len(group)
             advance(len(group))
         os.fsync(documents.fileno())
-    storage.write_json(folder / _COUNTS, asdict(_Counts(number, dropped, taken, tokens)), indent=None)
+    storage.write_json(folder / _COUNTS, asdict(_Counts(number, dropped, total, tokens)), indent=None)

@@ -2,8 +2,8 @@
 
     rkit train --model bert-base-uncased --corpus CORPUS --examples TRAIN --output DIR [--dev DEV] [--pooler NAME]
 
-`--resume` continues an interrupted training. Several GPUs, or several processes on a CPU, share each step of
-`--batch-size` queries, and train the same model as a single process:
+`--resume` continues an interrupted training. Several GPUs, or processes on a CPU, share each step of `--batch-size`
+queries, and train the same model as a single process:
 
     torchrun --nproc-per-node 2 --no-python rkit train ...
 """
@@ -39,8 +39,8 @@ class TrainOptions(TrainingOptions, RunOptions):
         query_length: Maximum number of tokens per query.
         document_length: Maximum number of tokens per passage.
         separate_towers: Separate or shared encoders for queries and passages; by default the checkpoint's, else shared.
-        refresh_negatives: Mine new negatives with the current model every N epochs; `refresh` has the options of
-            mine-negatives.
+        refresh_negatives: Mine new negatives with the current model every N epochs; --set refresh.OPTION=VALUE sets an
+            option of mine-negatives.
         sharding: "full" divides weights, gradients and optimizer states among several processes (FSDP).
     """
 

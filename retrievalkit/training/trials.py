@@ -8,7 +8,6 @@ complete, its hidden folder contains Optuna's journal of the trials and the best
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import shlex
@@ -76,9 +75,8 @@ class TrialTraining(RetrieverTraining):
 def search(options: TuneOptions) -> Manifest:
     """Run trials until the time is spent or all are done, write the best checkpoint, and return its manifest."""
     output = Path(options.output)
-    shared = {one.name: getattr(options, one.name) for one in dataclasses.fields(TrainOptions)}
-    for name in ("epochs", "learning_rate", "output", "overwrite", "push", "resume"):
-        del shared[name]
+    own = {"epochs", "learning_rate", "output", "overwrite", "push", "resume"}
+    shared = {name: getattr(options, name) for name in option_fields(TrainOptions) if name not in own}
     usual = RetrieverTraining(train.read(**shared, output=output))
     if not usual.measured_before:
         msg = "rkit tune compares trainings by nDCG@10 on dev questions. Add --dev EXAMPLES, and leave rank_from out."
@@ -103,7 +101,7 @@ def search(options: TuneOptions) -> Manifest:
 
 
 def _choices(options: TuneOptions, described: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the values to try, by setting: from the options, else multiples of the values of `rkit train`."""
+    """Return the values to try by setting: those of the options, else multiples of the values of `rkit train`."""
     loss, fixed = described["loss"], "temperature" in options.loss_options
     usual = {**described["training"], "temperature": None if fixed else loss["options"].get("temperature")}
     if options.temperature and usual["temperature"] is None:
@@ -111,8 +109,8 @@ def _choices(options: TuneOptions, described: Mapping[str, Any]) -> dict[str, li
         msg = f"--temperature has no effect: {reason}. Leave it out."
         raise OptionError(msg)
     return {
-        name: [*dict.fromkeys(getattr(options, name) or (float(f"{usual[name] * one:.2g}") for one in multiples))]
-        for name, multiples in _MULTIPLES.items()
+        name: [*dict.fromkeys(getattr(options, name) or (float(f"{usual[name] * factor:.2g}") for factor in factors))]
+        for name, factors in _MULTIPLES.items()
         if usual[name] is not None
     }
 
@@ -135,11 +133,11 @@ class Trials:
 
     def run(self, choices: Mapping[str, Sequence[float]], options: TuneOptions) -> None:
         """Run the unfinished trials until the time is spent."""
-        kinds: dict[str, BaseDistribution] = {name: CategoricalDistribution(one) for name, one in choices.items()}
-        first, *others = (dict(zip(choices, one, strict=True)) for one in itertools.product(*choices.values()))
+        kinds: dict[str, BaseDistribution] = {name: CategoricalDistribution(values) for name, values in choices.items()}
+        first, *others = (dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values()))
         random.Random(options.seed).shuffle(others)
         for number, settings in enumerate([first, *others]):
-            left = options.seconds - sum(one.user_attrs.get("seconds", 0) for one in self.study.trials)
+            left = options.seconds - sum(trial.user_attrs.get("seconds", 0) for trial in self.study.trials)
             if left <= 0:
                 return
             if number == len(self.study.trials):
@@ -179,24 +177,24 @@ class Trials:
 
     def _best(self) -> FrozenTrial | None:
         """Return the complete trial with the highest nDCG@10; of equal trials, the first."""
-        return max(self.study.get_trials(states=[TrialState.COMPLETE]), key=lambda one: one.value or 0, default=None)
+        complete = self.study.get_trials(states=[TrialState.COMPLETE])
+        return max(complete, key=lambda trial: trial.value or 0, default=None)
 
     def finish(self, options: TuneOptions) -> dict[str, Any]:
         """Copy the best checkpoint to the folder; return the trials, the command of the best trial, and a summary."""
         best, trials = self._best(), self.study.trials
         if best is None:
-            msg = (
-                f"no training was completed in {options.budget}: the first one stopped after "
-                f"{trials[0].last_step or 0} % of its steps. Run the same command with --resume and a larger --budget, "
-                "or train on fewer examples: --set limit=N."
-            )
+            done = f"the first stopped after {trials[0].last_step or 0} % of its steps"
+            remedy = "Run the same command with --resume and a larger --budget, or train on fewer: --set limit=N"
+            msg = f"no training was completed in {options.budget}: {done}. {remedy}"
             raise RetrievalkitError(msg)
         shutil.copytree(self.folder / _TRIALS / str(best.number), self.folder, dirs_exist_ok=True)
         dev = storage.read_manifest(self.folder)["dev"]
         before, after = dev["before"][NDCG], dev["after"][NDCG]
         names = [*best.params, NDCG, "state", "seconds"]
         figures: list[dict[str, Any]] = [{NDCG: before, "state": "untrained"}]
-        figures += ({**one.params, NDCG: one.value, "state": _STATES[one.state], **one.user_attrs} for one in trials)
+        for trial in trials:
+            figures.append({**trial.params, NDCG: trial.value, "state": _STATES[trial.state], **trial.user_attrs})
         rows = [
             [_FORMS.get(name, "{:g}").format(row[name]) if row.get(name) is not None else "" for name in names]
             for row in figures
@@ -206,7 +204,8 @@ class Trials:
         questions = f"{dev['questions']:,} {'held-out' if dev['held_out'] else 'dev'} questions"
         result = f"the untrained model: no training has a higher {NDCG} on {questions}"
         if after > before:
-            again = "" if any(isinstance(one, InMemory) for one in self.shared.values()) else f", as with\n{command}"
+            in_memory = any(isinstance(value, InMemory) for value in self.shared.values())
+            again = "" if in_memory else f", as with\n{command}"
             result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}{again}"
         return {"trials": figures, "command": command, "summary": f"{table}\n{options.output}: {result}"}
 

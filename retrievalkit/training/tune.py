@@ -1,4 +1,4 @@
-"""`rkit tune`: searches learning rate, temperature and epochs in a limited time, and writes the best checkpoint.
+"""`rkit tune`: searches learning rate, temperature and epochs within a time budget, and writes the best checkpoint.
 
     rkit tune --model bert-base-uncased --corpus CORPUS --examples TRAIN --budget 20m --output DIR
 
@@ -48,7 +48,7 @@ class TuneOptions(TrainOptions):
             raise OptionError(msg)
         for name in ("learning_rate", "temperature", "epochs"):
             if wrong := [value for value in getattr(self, name) or () if value <= 0]:
-                msg = f"{name} has the value {wrong[0]:g}, and each has to be greater than 0."
+                msg = f"{name} has the value {wrong[0]:g}. Set values above 0."
                 raise OptionError(msg)
 
     @property
@@ -59,9 +59,9 @@ class TuneOptions(TrainOptions):
 
 @command("tune", TuneOptions)
 def tune(options: TuneOptions) -> Folder:
-    """Search learning rate, temperature and epochs in a limited time, and write the best training's checkpoint.
+    """Search learning rate, temperature and epochs within a time budget, and write the best checkpoint.
 
-    Prints the trials, the untrained model first, and the rkit train command of the best one.
+    Prints the trials, the untrained model first, and the rkit train command of the best trial.
     """
     with large_imports():
         from retrievalkit.training.trials import search

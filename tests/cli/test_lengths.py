@@ -117,7 +117,7 @@ def test_two_indexes_of_a_checkpoint_with_different_query_lengths_are_fused(
 REFUSED = {
     "encode {checkpoint} {corpus} -o out --set encoder.document_length=4096": (
         "encoder.document_length is 4096, and '{checkpoint}/encoder' takes 3 to 128 tokens. "
-        "Give --set encoder.document_length=N."
+        "Use --set encoder.document_length=N."
     ),
     "encode {checkpoint} {corpus} -o out --set encoder.document_length=long": "cannot be 'long'",
     "encode {checkpoint} {queries} -o out --side query --set encoder.document_length=9": "has no effect on queries",

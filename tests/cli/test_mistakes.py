@@ -54,7 +54,7 @@ MISTAKES = {
     "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "(qrels), but --run should be",
     "rerank apply reranker --run run.trec --queries {corpus} --corpus {queries} -o out": "Swap them",
     "search {corpus} --queries {queries} -o out": "is a corpus, but INDEX should be an index (rkit index) or a run",
-    "search vectors --query peru": "'vectors' is a vectors folder. Make an index",
+    "search vectors --query peru": "'vectors' is a vectors folder. Index it first",
     "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
     "search run.trec other.trec --queries {queries} --split test -o out": "Use it with a folder of queries",
     "mine-negatives --from {corpus} --examples examples.jsonl --corpus {corpus} -o out": "is a corpus, but --from",

@@ -78,12 +78,13 @@ def test_a_plugin_is_installed_and_removed_in_an_environment_of_its_own(tmp_path
 KITS = ("encoder", "pooler", "loss", "indexer", "pretrainer")
 CHECK = """
 import sys
-from retrievalkit_testing.conforming import tried_with
+from retrievalkit_testing.conforming import targets_of
 
 APPROXIMATE = {"impact": {"recall": 0.99}, "lucene_hnsw": {"recall": 0.7}}
-for one in tried_with(sys.argv[1]):
-    one.kit.report(one.name, **one.settings, **APPROXIMATE.get(one.name, {})).check()
-    print(one.label)
+for target in targets_of(sys.argv[1]):
+    settings = {**target.settings, **APPROXIMATE.get(target.name, {})}
+    target.kit.report(target.name, examples=4, **settings).check()
+    print(target.label)
 """
 
 

@@ -222,7 +222,7 @@ def test_on_a_cluster_texts_that_cannot_be_encoded_fail_alone(poisoned, tmp_path
     assert encoded(10)["left_out"] == [
         {"id": one, "reason": "MemoryError: no memory for this text"} for one in (ids[2], ids[-1])
     ]
-    assert f"2 texts could not be encoded, and the vectors are without: '{ids[2]}'" in capsys.readouterr().err
+    assert f"2 texts could not be encoded, and the folder lacks them: '{ids[2]}'" in capsys.readouterr().err
     assert list(VectorStore(tmp_path / "v").ids) == [one for one in ids if one not in (ids[2], ids[-1])]
     assert not list((tmp_path / "v").glob("left-out*"))
 

@@ -97,5 +97,5 @@ def test_a_worker_that_lacks_the_index_or_has_another_says_where(tmp_path, worke
     with pytest.raises(ArtifactError, match=r"^on .*: '.*0002/manifest\.json' has"):
         spread.search(asked(1, weighted=False), 3)
     (tmp_path / "index").rename(tmp_path / "moved")
-    with pytest.raises(ArtifactError, match=r"^on .*, there is no index '.*on a shared disk"):
+    with pytest.raises(ArtifactError, match=r"^on .*, '.*' is not an index.*on a shared disk"):
         spread.search(asked(1, weighted=False), 3)

@@ -42,7 +42,7 @@ def test_logits_are_those_of_the_model_itself(architecture, model_of):
 
 
 def test_an_encoder_of_an_encoder_decoder_model_has_no_head(model_of, tmp_path):
-    with pytest.raises(UnsupportedError, match=r"vocabulary head, and the architecture 't5' has none"):
+    with pytest.raises(UnsupportedError, match=r"the vocabulary head of the architecture 't5' is not supported"):
         prepared(testing.tiny_model(tmp_path, architecture="t5"))
 
 

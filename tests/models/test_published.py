@@ -138,7 +138,7 @@ def test_options_that_are_given_win(published):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "a Dense of a size that no model has"),
+        ({"modules": ("Transformer", "Pooling", "Dense", "Normalize")}, "a Dense from 0 to 0 features"),
         ({"modules": ("Transformer", "Pooling", "LayerNorm")}, "the module LayerNorm"),
         ({"modules": ("Transformer", "Normalize", "Pooling")}, "the modules Transformer, Normalize, Pooling"),
         ({"pooling": "surprising_tokens"}, "the pooling surprising_tokens"),
@@ -207,7 +207,7 @@ def test_a_linear_layer_comes_with_the_model(published):
     again = Retriever.from_description(open_retriever(folder).description, "cpu")
     found = again.encode([("", text) for text in TEXTS], "document").vectors[:, 0]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(OptionError, match="do not fit the weights that the model brings"):
+    with pytest.raises(OptionError, match="do not fit the weights of the model"):
         open_retriever(folder, pooler_options={"dimensions": (4,)})
 
 

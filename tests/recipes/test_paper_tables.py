@@ -104,7 +104,7 @@ def test_directions_are_judged_and_counted(collected, programs):
     assert "1 more were not run" in shown
     del collected["tables"][0]["directions"][1]["ours"]["p"]
     collected["tables"][0]["directions"][1]["verdict"] = "opposite"
-    assert "0 are within chance; 1 lack a test" in programs["page"].summary(collected)
+    assert "0 are within chance; 1 have no test" in programs["page"].summary(collected)
 
 
 def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, programs, tmp_path):

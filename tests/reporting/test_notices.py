@@ -212,7 +212,7 @@ def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tm
             tmp_path / name,
             [{"query_id": name, "query": name, "positive_passages": [positive], "negative_passages": []}],
         )
-    with pytest.raises(DataError, match="the passage id 'p' stands for another text in the training examples"):
+    with pytest.raises(DataError, match="the passage id 'p' has another text in the training examples"):
         ExampleData.read(str(tmp_path / "train"), None, str(tmp_path / "dev"))
 
 

@@ -87,12 +87,12 @@ def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp
     cut_off(programs["train"], tmp_path / "out")
     shutil.copytree(storage.partial_folder(tmp_path / "out"), storage.partial_folder(tmp_path / "by hand"))
     made = together(lambda: programs["train"](tmp_path / "out"))
-    assert "The state after step 2 is that of 1 process, and 2 processes go on" in capfd.readouterr().err
+    assert "The state after step 2 is of 1 process, and 2 processes continue" in capfd.readouterr().err
     assert (made[0]["counts"]["steps"], made[0]["processes"]) == (5, 2)
     as_by_torchrun(monkeypatch, run="other")
     with pytest.raises(AssertionError):
         together(lambda: programs["train"](tmp_path / "by hand", resume=True))
-    assert "had 1 process, and this one has 2 processes" in capfd.readouterr().err
+    assert "had 1 process, and 2 processes cannot resume it" in capfd.readouterr().err
 
 
 # --- real torchruns -------------------------------------------------------------------------------------------------

@@ -101,15 +101,15 @@ def test_two_towers_may_start_from_the_one_of_a_checkpoint(one_tower, rkit_train
 
 
 REFUSED = {
-    "--pooler mean": "whose pooler is 'colbert', and --pooler mean names another, with which its weights were not "
-    "trained. Leave --pooler out, or start from its encoder alone: --model {start}/query",
-    "--set pooler.dimension=4": "was trained with pooler.dimension=8, and pooler.dimension=4 contradicts that",
-    "--set pooler.normalize=false": "was trained with pooler.normalize=True, and pooler.normalize=False contradicts",
+    "--pooler mean": "was trained with pooler 'colbert', not 'mean'. Leave --pooler out, or start from its "
+    "encoder alone: --model {start}/query",
+    "--set pooler.dimension=4": "was trained with pooler.dimension=8, not 4",
+    "--set pooler.normalize=false": "was trained with pooler.normalize=True, not False",
     "--set pooler.sise=4": "pooler 'colbert' has no option 'sise'",
-    "--set encoder.lora_rank=4": "was trained with encoder.lora_rank=0, and encoder.lora_rank=4 contradicts that. "
+    "--set encoder.lora_rank=4": "was trained with encoder.lora_rank=0, not 4. "
     "Leave it out, or start from another model. Options that may change: attention, ",
-    "--set encoder.revision=main": "was trained with encoder.revision=None, and encoder.revision=main contradicts",
-    "--shared-tower": "is a checkpoint with an encoder for each side, and --shared-tower wants one",
+    "--set encoder.revision=main": "was trained with encoder.revision=None, not main",
+    "--shared-tower": "is a checkpoint with an encoder for each side. Leave --shared-tower out",
     "--document-length 4096": "document_length is 4096, and '{start}/query' takes 3 to 128 tokens. Set "
     "--document-length.",
 }

@@ -88,7 +88,7 @@ def test_the_temperature_follows_the_scores_where_none_is_set(name):
         ("", {}, UnknownNameError, "unknown loss ''"),
         ("contrastive+contrastive", {}, OptionError, "names 'contrastive' twice"),
         ("contrastive+margin_mse", {"margin_ms": {"temperature": 1}}, OptionError, "did you mean 'margin_mse'"),
-        ("contrastive+margin_mse", {"flops": {"flops_query": 1}}, OptionError, "loss.flops does not name an option"),
+        ("contrastive+margin_mse", {"flops": {"flops_query": 1}}, OptionError, "loss.flops does not name a loss"),
         ("contrastive+margin_mse", {"contrastive": {"scale": 1}}, OptionError, "'contrastive' has no option 'scale'"),
         ("contrastive+margin_mse", {"contrastive": 1}, OptionError, "--set loss.contrastive.OPTION=VALUE"),
         ("contrastive+margin_mse", {"temperature": 1}, OptionError, "--set loss.contrastive.temperature=VALUE"),

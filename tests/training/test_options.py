@@ -98,7 +98,7 @@ def test_a_schedule_is_chosen_for_the_number_of_examples(examples, epochs, batch
         ("train", {"batch_size": 0}, "batch_size.*0.*greater than or equal to 1"),
         ("train", {"warmup_ratio": 2}, "warmup_ratio.*2.*less than or equal to 1"),
         ("train", {"seed": -1}, "seed.*-1"),
-        ("train", {"batch_size": 1, "negatives": 0}, "nothing to contrast"),
+        ("train", {"batch_size": 1, "negatives": 0}, "no query has a negative"),
         ("pretrain", {"steps": 0}, "steps.*0.*greater than or equal to 1"),
         ("pretrain", {"max_length": 2}, "max_length.*2.*greater than or equal to 3"),
         ("pretrain", {"short_spans": 1.5}, "short_spans.*less than or equal to 1"),

@@ -226,7 +226,10 @@ def test_each_epoch_has_every_sample_once_and_masks_it_anew(opened):
 
 
 def test_a_model_without_a_head_a_mask_or_its_own_vocabulary_is_refused(quick, tmp_path):
-    for architecture, message in (("t5", "'t5' has none that is known here"), ("llama", "has no mask token")):
+    for architecture, message in (
+        ("t5", "the architecture 't5' is not supported"),
+        ("llama", "has no mask token"),
+    ):
         with pytest.raises(InputError, match=message):
             quick(tmp_path / "out", model=testing.tiny_model(tmp_path / architecture, architecture=architecture))
     model = Path(testing.tiny_model(tmp_path / "model"))
@@ -311,6 +314,6 @@ def test_documents_that_lack_what_the_method_wants_are_dropped_and_counted(quick
     for part in (
         "| pretrainer | pairs",
         "pipeline_tag: fill-mask",
-        "3, 1 of them without two spans of text and dropped",
+        "3; 1 without two spans of text dropped",
     ):
         assert part in card

@@ -45,7 +45,7 @@ def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"WORLD_SIZE": "2"}, r"one of 2 processes .*RANK is not set.*torchrun"),
+        ({"WORLD_SIZE": "2"}, r"WORLD_SIZE is 2, and RANK is not set.*torchrun"),
         (
             {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
             r"no GPU for process 3 .*has 2\. Use --nproc-per-node 2",

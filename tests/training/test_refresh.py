@@ -139,9 +139,9 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"refresh": {}, "refresh_negatives": "2"}, "such as every=2"),
         ({"refresh": {}, "refresh_negatives": "evry=2"}, "did you mean 'every'"),
         ({"refresh": {}, "refresh_negatives": "every=two"}, "cannot be 'two'"),
-        ({"negatives": 0}, "there are none to mine anew"),
+        ({"negatives": 0}, "mined negatives would not be used"),
         ({"loss": "distill_kl"}, "a teacher's scores, which negatives mined"),
-        ({"corpus": None}, "Give it: --corpus CORPUS"),
+        ({"corpus": None}, "Name it: --corpus CORPUS"),
     ],
 )
 def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):

@@ -64,6 +64,6 @@ def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(togeth
 
 
 def test_what_does_not_go_with_divided_weights_is_refused(quick, tmp_path):
-    with pytest.raises(OptionError, match=r"does not go with a single process and --separate-towers\."):
+    with pytest.raises(OptionError, match=r"does not support a single process and --separate-towers\."):
         quick(tmp_path / "out", sharding="full", separate_towers=True)
     assert list(tmp_path.iterdir()) == []

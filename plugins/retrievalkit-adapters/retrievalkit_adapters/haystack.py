@@ -1,10 +1,4 @@
-"""An index as a Haystack retriever, for pipelines.
-
-from retrievalkit_adapters.haystack import IndexRetriever
-
-pipeline.add_component("retriever", IndexRetriever(index="my-index", top_k=4))
-pipeline.run({"retriever": {"query": "pairwise distances"}})
-"""
+"""An index as a Haystack retriever, for pipelines (docs/how-to/frameworks.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +24,7 @@ class IndexRetriever:
         index: An index folder, or a list of folders, fused by reciprocal rank fusion; or an open index or hybrid, with
             which a pipeline cannot be saved.
         top_k: Documents per query.
-        explain: Whether to include the explanation of the score in the metadata, under "why".
+        explain: True to add the reasons for the score to the metadata, under "why".
         filters: Only documents whose fields match, in Haystack's format: `{"field": "meta.year", "operator": ">=",
             "value": 2020}`, or `{"operator": "AND", "conditions": [...]}`.
 
@@ -49,7 +43,7 @@ class IndexRetriever:
         self.filter = _translated(filters)
 
     def warm_up(self) -> None:
-        """Load everything that the first query would load."""
+        """Load the models before the first query."""
         self.index.warm()
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
@@ -80,8 +74,8 @@ class IndexRetriever:
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """Search in a thread, so that other components run meanwhile; see `run`."""
-        found: dict[str, list[Document]] = await asyncio.to_thread(self.run, query, filters, top_k)
-        return found
+        documents: dict[str, list[Document]] = await asyncio.to_thread(self.run, query, filters, top_k)
+        return documents
 
     def to_dict(self) -> dict[str, Any]:
         """The component in the format of a saved pipeline.
@@ -91,7 +85,7 @@ class IndexRetriever:
         """
         places = self.places if isinstance(self.places, list | tuple) else [self.places]
         if not all(isinstance(place, str | os.PathLike) for place in places):
-            msg = "the retriever was made of an open index, which cannot be saved. Make it of index folders."
+            msg = "the retriever was created from an open index, which cannot be saved. Create it from index folders."
             raise InputError(msg)
         names = [os.fspath(place) for place in places]
         index = names if self.places is places else names[0]

@@ -1,10 +1,4 @@
-"""An index as a LangChain retriever, for chains and agents.
-
-from retrievalkit_adapters.langchain import IndexRetriever
-
-retriever = IndexRetriever(index="my-index", k=4)
-retriever.invoke("pairwise distances", filter={"year": {"$gte": 2020}})
-"""
+"""An index as a LangChain retriever, for chains and agents."""
 
 from __future__ import annotations
 
@@ -36,7 +30,7 @@ class IndexRetriever(BaseRetriever):
         filter: Only documents whose fields match: a filter of `index.search`, a dict as in
             `{"year": {"$gte": 2020}}`, or a filter of `langchain_core.structured_query`; `invoke(query, filter=...)`
             overrides it.
-        explain: Whether to include the explanation of the score in the metadata, under "why".
+        explain: True to add the reasons for the score to the metadata, under "why".
 
     Raises:
         InputError: The index does not exist, or the filter cannot be translated.
@@ -106,8 +100,8 @@ def _entry(name: str, value: Any) -> str:
         return combined(name[1:], map(_needed, value))
     if isinstance(value, Mapping):
         parts = (
-            combined("nand", [_entry(name, one)]) if operator == "$not" else comparison(name, operator[1:], one)
-            for operator, one in value.items()
+            combined("nand", [_entry(name, operand)]) if operator == "$not" else comparison(name, operator[1:], operand)
+            for operator, operand in value.items()
         )
         return combined("and", parts)
     return comparison(name, "eq", value)

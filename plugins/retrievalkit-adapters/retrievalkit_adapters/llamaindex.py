@@ -1,10 +1,4 @@
-"""An index as a LlamaIndex retriever, for query engines and agents.
-
-from retrievalkit_adapters.llamaindex import IndexRetriever
-
-retriever = IndexRetriever("my-index", similarity_top_k=4)
-retriever.retrieve("pairwise distances")
-"""
+"""An index as a LlamaIndex retriever, for query engines and agents."""
 
 from __future__ import annotations
 
@@ -29,7 +23,7 @@ class IndexRetriever(BaseRetriever):
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         similarity_top_k: Nodes per query.
         filters: Only nodes whose fields match.
-        explain: Whether to include the explanation of the score in the metadata, under "why".
+        explain: True to add the reasons for the score to the metadata, under "why".
         **options: Options of LlamaIndex's `BaseRetriever`, such as `callback_manager`.
 
     Raises:

@@ -1,11 +1,4 @@
-"""Models, indexes and hybrid search for MTEB.
-
-import mteb
-from retrievalkit_adapters.mteb import Encoder, Search
-
-mteb.evaluate(Encoder("checkpoint"), tasks)
-mteb.evaluate(Search({"indexer": "bm25"}, {"model": "checkpoint"}), tasks)
-"""
+"""Models, indexes and hybrid search for MTEB."""
 
 from __future__ import annotations
 
@@ -67,9 +60,7 @@ class Encoder(AbsEncoder):
             passages = [{"title": title or "", "text": text} for title, text in zip(titles, texts, strict=True)]
             vectors = self.retriever.encode_documents(passages)
         if vectors.weights is not None or vectors.counts is not None or vectors.vectors.shape[1] > 1:
-            msg = (
-                f"'{self.retriever.source}' has more than one vector per text. Evaluate it as Search({{'model': ...}})."
-            )
+            msg = f"'{self.retriever.source}' has several vectors per text. Evaluate it as Search({{'model': ...}})."
             raise UnsupportedError(msg)
         return vectors.to_numpy()
 
@@ -105,17 +96,17 @@ class IndexSearch:
             InputError: A hit is not in the corpus of the task.
             UnsupportedError: A query is not a text.
         """
-        asked = {}
+        texts = {}
         for row in queries:
             if not isinstance(row["text"], str):
-                msg = f"the query '{row['id']}' is a conversation, and only texts are searched for. Leave the task out."
+                msg = f"the query '{row['id']}' is a conversation, but must be a text. Leave the task out."
                 raise UnsupportedError(msg)
-            asked[row["id"]] = " ".join(filter(None, (row["text"], row.get("instruction"))))
+            texts[row["id"]] = " ".join(filter(None, (row["text"], row.get("instruction"))))
         run: dict[str, Hits] = {}
         if top_ranked is None:
-            run = self.searched.search(asked, top_k)
+            run = self.searched.search(texts, top_k)
         else:
-            for query, text in asked.items():
+            for query, text in texts.items():
                 run[query] = scores_of(self.searched, text, top_ranked.get(query, ()))[:top_k]
         if unknown := [name for hits in run.values() for name, _ in hits if name not in self._ids]:
             msg = f"'{self.searched.name}' has '{unknown[0]}', which is not in the task's corpus. Index the corpus."
@@ -136,10 +127,13 @@ class Search(IndexSearch):
     """
 
     def __init__(self, *indexes: Mapping[str, Any], name: str | None = None, **fusion: Any) -> None:
-        self._indexes = [{**one, "model": _loaded(one["model"])} if "model" in one else one for one in indexes]
         self._fusion = fusion or {"fusion": "rrf"}
-        parts = [{**one, "model": _identity(one["model"])} if "model" in one else one for one in self._indexes]
-        sources = [one["model"].source if "model" in one else one.get("indexer", "bm25") for one in self._indexes]
+        self._indexes, parts, sources = [], list[Mapping[str, Any]](), list[str]()
+        for options in indexes:
+            model = _loaded(options["model"]) if "model" in options else None
+            self._indexes.append(options if model is None else {**options, "model": model})
+            parts.append(options if model is None else {**options, "model": _identity(model)})
+            sources.append(options.get("indexer", "bm25") if model is None else model.source)
         kind = "hybrid" if len(parts) > 1 else None
         self.mteb_model_meta = _described(
             name or "+".join(map(os.path.basename, sources)), fingerprint_value([parts, self._fusion]), kind

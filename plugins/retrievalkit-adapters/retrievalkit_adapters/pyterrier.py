@@ -1,11 +1,4 @@
-"""Indexes and models as PyTerrier transformers, for pipelines and experiments.
-
-import pyterrier as pt
-from retrievalkit_adapters.pyterrier import IndexRetriever, Reranker
-
-reranked = IndexRetriever("bm25", texts=True) % 100 >> Reranker("cross-encoder")
-pt.Experiment([IndexRetriever("bm25"), reranked], topics, qrels, ["ndcg_cut_10"])
-"""
+"""Indexes and models as PyTerrier transformers, for pipelines and experiments."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ class IndexRetriever(pt.Transformer):
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         num_results: Documents per query; `%` reduces it.
         filter: Only documents whose fields match, as in `index.search`.
-        texts: Whether results have the columns title and text, which re-rankers read.
+        texts: True to add the columns title and text, which re-rankers read.
 
     Raises:
         InputError: The index does not exist.
@@ -51,20 +44,20 @@ class IndexRetriever(pt.Transformer):
         """Search for the queries.
 
         Raises:
-            UnsupportedError: The index does not know the texts that `texts` asks for.
+            UnsupportedError: `texts` is set, but the texts of the index are unknown.
         """
         with pt.validate.any(inp) as mode:
             mode.query_frame(extra_columns=["query"])
             mode.result_frame(extra_columns=["query"])
         inp = inp.assign(qid=inp["qid"].astype(str))
         run: dict[str, Any] = {}
-        asked = dict(zip(inp["qid"], inp["query"], strict=True))
+        queries = dict(zip(inp["qid"], inp["query"], strict=True))
         if "docno" in inp:
-            for query, text in asked.items():
+            for query, text in queries.items():
                 scored = scores_of(self.index, text, documents := inp["docno"][inp["qid"] == query], self.filter)
-                run[query] = [*scored, *((one, 0.0) for one in documents if one not in dict(scored))]
-        elif asked:
-            run = self.index.search(asked, self.num_results, filter=self.filter)
+                run[query] = [*scored, *((docno, 0.0) for docno in documents if docno not in dict(scored))]
+        elif queries:
+            run = self.index.search(queries, self.num_results, filter=self.filter)
         rows = [
             (query, document, score, rank)
             for query, hits in run.items()
@@ -76,7 +69,7 @@ class IndexRetriever(pt.Transformer):
 
             corpus = open_texts(self.index.searcher, self.index.corpus)
             if corpus is None:
-                msg = f"'{self.index.name}' does not know its texts. Open it with corpus=..., or leave texts out."
+                msg = f"'{self.index.name}' has no corpus to read texts from. Open it with corpus=..., or drop texts."
                 raise UnsupportedError(msg)
             passages = [corpus.get(document) for document in results["docno"]]
             results["title"] = [passage.title for passage in passages]

@@ -59,13 +59,15 @@ def search(toolkit, index, query, *, wait=False, limit=10, **options):
     """Search by the adapter of a toolkit: (id, text, score, metadata) of each document."""
     retriever = adapter(toolkit)(index=index, **{LIMITS[toolkit]: limit}, **options)
     if toolkit == "haystack":
-        found = asyncio.run(retriever.run_async(query)) if wait else retriever.run(query)
-        return [(one.id, one.content, one.score, one.meta) for one in found["documents"]]
+        result = asyncio.run(retriever.run_async(query)) if wait else retriever.run(query)
+        return [(document.id, document.content, document.score, document.meta) for document in result["documents"]]
     if toolkit == "llamaindex":
         nodes = asyncio.run(retriever.aretrieve(query)) if wait else retriever.retrieve(query)
-        return [(one.node.node_id, one.node.text, one.score, one.node.metadata) for one in nodes]
+        return [(node.node.node_id, node.node.text, node.score, node.node.metadata) for node in nodes]
     documents = asyncio.run(retriever.ainvoke(query)) if wait else retriever.invoke(query)
-    return [(one.id, one.page_content, one.metadata["score"], one.metadata) for one in documents]
+    return [
+        (document.id, document.page_content, document.metadata["score"], document.metadata) for document in documents
+    ]
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -75,7 +77,7 @@ def test_documents_are_the_hits(toolkit, words, dense, wait):
     for index, same in ((words, rk.Index.open(words)), ([words], rk.Index.open(words)), ([words, dense], fused)):
         hits = same.search("river mill", k=2)
         documents = search(toolkit, index, "river mill", limit=2, wait=wait)
-        assert [one[:3] for one in documents] == [(hit.id, hit.text, hit.score) for hit in hits]
+        assert [document[:3] for document in documents] == [(hit.id, hit.text, hit.score) for hit in hits]
         for (*_, metadata), hit in zip(documents, hits, strict=True):
             assert metadata.items() >= {"title": hit.title, "rank": hit.rank, **hit.fields}.items()
             assert "why" not in metadata
@@ -91,9 +93,9 @@ def test_a_filter_keeps_the_documents_that_match(toolkit, words, wait):
         from llama_index.core.vector_stores import MetadataFilters
 
         wanted = MetadataFilters.model_validate(wanted)
-    found = search(toolkit, words, "river wheel", wait=wait, **{name: wanted})
-    assert sorted(one[0] for one in found) == ["b", "c"]
-    assert {one[3]["year"] for one in found} == {2021}
+    hits = search(toolkit, words, "river wheel", wait=wait, **{name: wanted})
+    assert sorted(hit[0] for hit in hits) == ["b", "c"]
+    assert {hit[3]["year"] for hit in hits} == {2021}
 
 
 def test_mistakes_are_our_errors(toolkit, tmp_path, words):
@@ -108,7 +110,7 @@ def test_langchain_takes_options_of_a_call_and_refuses_others(words):
     retriever = adapter("langchain")(index=rk.Index.open(words), filter="year = 2021")
     assert len(retriever.invoke("river wheel")) == 2
     assert len(retriever.invoke("river wheel", k=1)) == 1
-    assert [one.id for one in retriever.invoke("river wheel", filter={"year": 2019})] == ["a"]
+    assert [document.id for document in retriever.invoke("river wheel", filter={"year": 2019})] == ["a"]
     assert len(retriever.batch(["river", "engine"])[1]) == 1
     for options in ({"top_k": 3}, {"k": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
@@ -144,7 +146,7 @@ def test_a_llamaindex_query_engine_reads_titles_and_fields_but_not_ranks(words):
 
     synthesizer = get_response_synthesizer(MockLLM(), response_mode="compact")
     answer = RetrieverQueryEngine(retriever, synthesizer).query("engine")
-    assert [one.node.node_id for one in answer.source_nodes] == ["b"]
+    assert [node.node.node_id for node in answer.source_nodes] == ["b"]
     for part in ("An engine burns fuel", "title: Engines", "year: 2021"):
         assert part in str(answer)
     assert "rank:" not in str(answer)
@@ -161,14 +163,14 @@ def test_a_haystack_pipeline_that_was_saved_finds_the_same(words, dense, several
     index = [words, dense] if several else words
     pipeline.add_component("retriever", retriever(index=index, top_k=2, filters=FILTERS["haystack"]))
     pipeline.warm_up()
-    asked = {"retriever": {"query": "river mill"}}
+    queries = {"retriever": {"query": "river mill"}}
     # Haystack loads no other classes than those of modules that the user names.
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["retrievalkit_adapters.haystack"])
-    assert again.run(asked) == pipeline.run(asked) == asyncio.run(again.run_async(asked))
-    assert {one.id for one in again.run(asked)["retriever"]["documents"]} <= {"b", "c"}
+    assert again.run(queries) == pipeline.run(queries) == asyncio.run(again.run_async(queries))
+    assert {document.id for document in again.run(queries)["retriever"]["documents"]} <= {"b", "c"}
     only = {"field": "kind", "operator": "==", "value": "old mill"}
     options = {"query": "river wheel", "top_k": 1, "filters": only}
-    assert [one.id for one in again.run({"retriever": options})["retriever"]["documents"]] == ["c"]
+    assert [document.id for document in again.run({"retriever": options})["retriever"]["documents"]] == ["c"]
     with pytest.raises(InputError, match="an open index, which cannot be saved"):
         retriever(index=rk.Index.open(words)).to_dict()
 

@@ -62,7 +62,7 @@ def test_haystack(index, filters):
     from retrievalkit_adapters.haystack import IndexRetriever
 
     documents = [Document(id=name, meta=fields) for name, fields in FIELDS.items()]
-    expected = [one.id for one in documents if document_matches_filter(filters, one)]
+    expected = [document.id for document in documents if document_matches_filter(filters, document)]
     assert passing(IndexRetriever(index).run("river", filters)["documents"]) == expected
 
 
@@ -92,7 +92,7 @@ def test_llamaindex(index, filters, condition):
     wanted = MetadataFilters.model_validate({"filters": filters, "condition": condition})
     passes = build_metadata_filter_fn(FIELDS.__getitem__, wanted)
     nodes = IndexRetriever(index, filters=wanted).retrieve("river")
-    assert sorted(one.node.node_id for one in nodes) == list(filter(passes, FIELDS))
+    assert sorted(node.node.node_id for node in nodes) == list(filter(passes, FIELDS))
 
 
 def test_langchain(index):
@@ -156,7 +156,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("toolkit", "wanted"), [(name, one) for name, several in REFUSED.items() for one in several])
+@pytest.mark.parametrize(
+    ("toolkit", "wanted"), [(name, filters) for name, several in REFUSED.items() for filters in several]
+)
 def test_filters_that_cannot_be_translated_are_refused(index, toolkit, wanted):
     """No part of a filter is left out."""
     with pytest.raises(InputError, match="filter"):

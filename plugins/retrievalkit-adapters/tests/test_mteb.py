@@ -44,10 +44,11 @@ def countries(tiny_collection, judged, queries):
 
         def load_data(self, **_):
             passages = [
-                {"id": one.id, "title": one.title, "text": one.text} for one in open_corpus(tiny_collection.corpus)
+                {"id": passage.id, "title": passage.title, "text": passage.text}
+                for passage in open_corpus(tiny_collection.corpus)
             ]
-            asked = [{"id": name, "text": text} for name, text in queries.items()]
-            split = {"corpus": datasets.Dataset.from_list(passages), "queries": datasets.Dataset.from_list(asked)}
+            rows = [{"id": name, "text": text} for name, text in queries.items()]
+            split = {"corpus": datasets.Dataset.from_list(passages), "queries": datasets.Dataset.from_list(rows)}
             self.dataset = {"default": {"test": {**split, "relevant_docs": judged, "top_ranked": None}}}
             self.data_loaded = True
 
@@ -72,7 +73,7 @@ def words(tmp_path_factory, tiny_collection):
 def scores(model, *tasks):
     """Metric -> value of each task."""
     results = mteb.evaluate(model, list(tasks), cache=None, show_progress_bar=False, raise_error=True)
-    return [one.scores["test"][0] for one in results.task_results]
+    return [task_result.scores["test"][0] for task_result in results.task_results]
 
 
 @pytest.mark.parametrize(
@@ -90,20 +91,20 @@ def test_scores_are_those_of_the_search(system, countries, model, dense, words, 
         "built dense": (dense, lambda: Search({"model": model})),
         "built hybrid": (hybrid, lambda: Search({"indexer": "bm25"}, {"model": model, "indexer": "flat"})),
     }[system]
-    made = adapter()
-    assert isinstance(made, EncoderProtocol) == (system == "encoder")
-    assert isinstance(made, SearchProtocol) == (system != "encoder")
-    (found,) = scores(made, countries)
-    measured = expected.search(queries, 1000).evaluate(judged, ["nDCG@10", "R@100", "RR@10"])
+    system_adapter = adapter()
+    assert isinstance(system_adapter, EncoderProtocol) == (system == "encoder")
+    assert isinstance(system_adapter, SearchProtocol) == (system != "encoder")
+    (measured,) = scores(system_adapter, countries)
+    own_scores = expected.search(queries, 1000).evaluate(judged, ["nDCG@10", "R@100", "RR@10"])
     for name, own in (("ndcg_at_10", "nDCG@10"), ("recall_at_100", "R@100"), ("mrr_at_10", "RR@10")):
-        assert found[name] == pytest.approx(measured[own], abs=1e-4), name
+        assert measured[name] == pytest.approx(own_scores[own], abs=1e-4), name
 
 
 def test_fusion_options_are_those_of_the_hybrid(countries, model, queries, judged, dense, words):
     options = {"fusion": "linear", "weights": [0.9, 0.1], "normalization": "min_max"}
-    (found,) = scores(Search({"indexer": "bm25"}, {"model": model}, **options), countries)
+    (measured,) = scores(Search({"indexer": "bm25"}, {"model": model}, **options), countries)
     expected = rk.Hybrid([words, dense], **options).search(queries, 1000).evaluate(judged, ["nDCG@10"])
-    assert found["ndcg_at_10"] == pytest.approx(expected["nDCG@10"], abs=1e-4)
+    assert measured["ndcg_at_10"] == pytest.approx(expected["nDCG@10"], abs=1e-4)
 
 
 def test_mtebs_own_tasks(model):
@@ -134,7 +135,7 @@ def test_results_are_cached_by_the_model_and_the_options(model, dense, words, ti
         IndexSearch(rk.Hybrid([words, dense])),
         IndexSearch(rk.Hybrid([words, dense], fusion="sum")),
     ]
-    identities = {(one.mteb_model_meta.name, one.mteb_model_meta.revision) for one in adapters}
+    identities = {(adapter.mteb_model_meta.name, adapter.mteb_model_meta.revision) for adapter in adapters}
     assert len(identities) == len(adapters)
     assert Encoder(model).mteb_model_meta == Encoder(model).mteb_model_meta
     assert IndexSearch(words, name="my words").mteb_model_meta.name == "retrievalkit/my words"
@@ -142,7 +143,7 @@ def test_results_are_cached_by_the_model_and_the_options(model, dense, words, ti
 
 def test_mistakes(tmp_path, tiny_model, model, words, countries):
     several = rk.Retriever.load(tiny_model, pooler="colbert")
-    with pytest.raises(UnsupportedError, match="more than one vector per text"):
+    with pytest.raises(UnsupportedError, match="several vectors per text"):
         scores(Encoder(several), MockRetrievalTask())
     assert scores(Search({"model": several}), MockRetrievalTask())
     with pytest.raises(InputError, match="not in the task's corpus"):

@@ -42,7 +42,9 @@ def qrels(tiny_collection):
     from retrievalkit.data.qrels import read_qrels
 
     rows = [
-        (query, one, grade) for query, own in read_qrels(tiny_collection.qrels).items() for one, grade in own.items()
+        (query, document, grade)
+        for query, own in read_qrels(tiny_collection.qrels).items()
+        for document, grade in own.items()
     ]
     return pd.DataFrame(rows, columns=["qid", "docno", "label"])
 
@@ -55,18 +57,18 @@ def hits(frame):
 
 def test_results_are_those_of_the_index(words, dense, topics):
     """Ranks begin at 0, as PyTerrier's, and columns of the queries are kept."""
-    asked = dict(zip(topics["qid"], topics["query"], strict=True))
+    queries = dict(zip(topics["qid"], topics["query"], strict=True))
     for index, same in (
         (words, rk.Index.open(words)),
         ([words, dense], rk.Hybrid([words, dense], fusion="rrf")),
         (rk.Hybrid([words, dense], fusion="sum"), rk.Hybrid([words, dense], fusion="sum")),
     ):
         results = IndexRetriever(index, num_results=5)(topics)
-        assert hits(results) == same.search(asked, 5)
+        assert hits(results) == same.search(queries, 5)
         assert set(results["rank"]) == {0, 1, 2, 3, 4}
         assert (results["query_0"] == "words of " + results["qid"]).all()
-    found = IndexRetriever(words).search(topics["query"][0])
-    assert list(found["docno"])[:3] == [hit.id for hit in rk.Index.open(words).search(topics["query"][0], 3)]
+    frame = IndexRetriever(words).search(topics["query"][0])
+    assert list(frame["docno"])[:3] == [hit.id for hit in rk.Index.open(words).search(topics["query"][0], 3)]
     assert len(IndexRetriever(words)(topics.head(0))) == 0
 
 
@@ -79,7 +81,9 @@ def test_operators(words, dense, topics):
     added = hits((first + second)(some))
     for qid, own in added.items():
         parts = dict(hits(first(some))[qid]), dict(hits(second(some))[qid])
-        assert dict(own) == pytest.approx({one: parts[0].get(one, 0) + parts[1].get(one, 0) for one, _ in own})
+        assert dict(own) == pytest.approx(
+            {document: parts[0].get(document, 0) + parts[1].get(document, 0) for document, _ in own}
+        )
 
 
 def test_results_are_scored_again(words, dense, topics):
@@ -88,7 +92,7 @@ def test_results_are_scored_again(words, dense, topics):
     some = topics.head(3)
     candidates, scores = hits(first(some)), {qid: dict(own) for qid, own in hits(second(some)).items()}
     for qid, own in hits((first >> second)(some)).items():
-        assert dict(own) == pytest.approx({one: scores[qid][one] for one, _ in candidates[qid]})
+        assert dict(own) == pytest.approx({candidate: scores[qid][candidate] for candidate, _ in candidates[qid]})
         assert own == sorted(own, key=lambda hit: -hit[1])
     features = (first >> (IndexRetriever(words) ** second))(some)
     for row in features.itertuples():
@@ -104,7 +108,7 @@ def test_a_retriever_scores_texts_as_its_index_does(words, dense, model, topics,
     pipeline = IndexRetriever(words, texts=True) % 5 >> Reranker(model)
     reranked = pipeline(topics)
     for qid, own in hits(reranked).items():
-        assert dict(own) == pytest.approx({one: full[qid][one] for one, _ in own}, abs=1e-5)
+        assert dict(own) == pytest.approx({document: full[qid][document] for document, _ in own}, abs=1e-5)
         assert [score for _, score in own] == sorted((score for _, score in own), reverse=True)
 
 
@@ -122,11 +126,11 @@ def test_a_cross_encoder_scores_texts(words, topics, tiny_collection, tmp_path, 
     options = {"corpus": tiny_collection.corpus, "epochs": 0, "held_out": 0, "negatives": 1}
     reranker = rk.train_reranker(tiny_model, examples, output=tmp_path / "reranker", **options)
     some = topics.head(3)
-    asked = dict(zip(some["qid"], some["query"], strict=True))
-    run = rk.Index.open(words).search(asked, 5)
-    same = rk.rerank(reranker, run, asked, tiny_collection.corpus)
-    found = hits((IndexRetriever(words, texts=True) % 5 >> Reranker(str(reranker)))(some))
-    assert {qid: dict(own) for qid, own in found.items()} == {
+    queries = dict(zip(some["qid"], some["query"], strict=True))
+    run = rk.Index.open(words).search(queries, 5)
+    same = rk.rerank(reranker, run, queries, tiny_collection.corpus)
+    reranked = hits((IndexRetriever(words, texts=True) % 5 >> Reranker(str(reranker)))(some))
+    assert {qid: dict(own) for qid, own in reranked.items()} == {
         qid: pytest.approx(dict(own), abs=1e-5) for qid, own in same.items()
     }
 
@@ -137,9 +141,9 @@ def test_an_experiment(words, dense, model, topics, qrels):
     systems = [lexical, lexical % 10 >> Reranker(model), IndexRetriever([words, dense])]
     measures = ["ndcg_cut_10", "recip_rank"]
     table = pt.Experiment(systems, topics, qrels, measures, names=["words", "reranked", "hybrid"], baseline=0)
-    asked = dict(zip(topics["qid"], topics["query"], strict=True))
+    queries = dict(zip(topics["qid"], topics["query"], strict=True))
     judged = {qid: dict(zip(own["docno"], own["label"], strict=True)) for qid, own in qrels.groupby("qid")}
-    expected = rk.Index.open(words).search(asked, 1000).evaluate(judged, ["nDCG@10", "RR"])
+    expected = rk.Index.open(words).search(queries, 1000).evaluate(judged, ["nDCG@10", "RR"])
     assert table["ndcg_cut_10"][0] == pytest.approx(expected["nDCG@10"])
     assert table["recip_rank"][0] == pytest.approx(expected["RR"])
     assert table["ndcg_cut_10 p-value"].notna().sum() == 2
@@ -160,7 +164,7 @@ def test_pyterriers_own_tests(words, model, name, monkeypatch):
     monkeypatch.setenv("PT_TEST_TRANSFORMER_REPORTS", "0")
     monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})  # the index of its documentation, which is online
     for transformer in (IndexRetriever(words), IndexRetriever(words, texts=True), Reranker(model)):
-        kit = pt.testing.transformer_test_class(lambda made=transformer: made)
+        kit = pt.testing.transformer_test_class(lambda transformer=transformer: transformer)
         kit.setUpClass()
         kit(name).debug()
     assert pt.inspect.transformer_inputs(IndexRetriever(words)) == [["qid", "query"], ["qid", "docno", "query"]]
@@ -177,5 +181,5 @@ def test_mistakes(words, tmp_path, model):
         IndexRetriever(words)(pd.DataFrame({"docno": ["a"]}))
     encoded = model.encode_documents(["river"])
     vectors = rk.Index.build(vectors=encoded, model=model, output=tmp_path / "vectors")
-    with pytest.raises(UnsupportedError, match="does not know its texts"):
+    with pytest.raises(UnsupportedError, match="has no corpus to read texts from"):
         IndexRetriever(vectors, texts=True).search("river")

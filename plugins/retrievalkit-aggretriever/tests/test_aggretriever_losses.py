@@ -55,7 +55,7 @@ class TestGolden:
 def cross_entropy(scores, positives, ignore):
     rows = []
     for row, positive in enumerate(positives):
-        counted = [np.exp(one) for column, one in enumerate(scores[row]) if not ignore[row][column]]
+        counted = [np.exp(score) for column, score in enumerate(scores[row]) if not ignore[row][column]]
         rows.append(np.log(sum(counted)) - scores[row][positive])
     return np.mean(rows)
 
@@ -96,7 +96,7 @@ def test_equals_plain_loops(seed, n_queries, extra, m, cut, part_weight, tempera
     mask = random.random((n_documents, m)) < 0.7
     mask[:, 0] = True
     parts = {"cls": slice(0, cut), "agg": slice(cut, 6)}
-    made = loss_of(
+    loss_value = loss_of(
         represent(q, parts),
         represent(d, parts, vector_mask=torch.tensor(mask)),
         torch.tensor(positives),
@@ -105,12 +105,12 @@ def test_equals_plain_loops(seed, n_queries, extra, m, cut, part_weight, tempera
         temperature=temperature,
     )
     expected = reference(q, d, positives, ignore, part_weight, temperature, mask, cut)
-    assert made.total.item() == pytest.approx(expected, rel=1e-9)
+    assert loss_value.total.item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_contract_is_kept():
-    testing.check_loss("aggretriever", parts={"cls": slice(0, 3), "agg": slice(3, 8)})
-    testing.check_loss("aggretriever", parts={"agg": slice(0, 8)}, kept=0)
+    testing.check("loss", "aggretriever", parts={"cls": slice(0, 3), "agg": slice(3, 8)})
+    testing.check("loss", "aggretriever", parts={"agg": slice(0, 8)}, kept=0)
 
 
 @pytest.mark.parametrize(

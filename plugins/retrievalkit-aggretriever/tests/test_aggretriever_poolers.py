@@ -143,8 +143,8 @@ class TestGolden:
         assert self.pooled(**signed, padding="released") == [0.0] * 10
         assert self.pooled(**signed, padding="released", tokens=4) == pytest.approx(self.RAW, abs=1e-6)
         for tokens in (4, 5):
-            made = self.pooled(weights=self.NEGATIVE, agg_dim="vocabulary", tokens=tokens)
-            assert made == pytest.approx(self.OF_NEGATIVE, abs=1e-6)
+            pooled = self.pooled(weights=self.NEGATIVE, agg_dim="vocabulary", tokens=tokens)
+            assert pooled == pytest.approx(self.OF_NEGATIVE, abs=1e-6)
 
     @pytest.mark.parametrize(
         ("options", "expected"),
@@ -156,7 +156,7 @@ class TestGolden:
     )
     def test_without_vocabulary_head(self, options, expected):
         """Each token speaks of itself: [SEP] too, and padding in the released code."""
-        made = self.pooled(
+        pooled = self.pooled(
             weights=(5.0, 2.0, 0.5, 0.25, 9.0, -3.0),
             tokens=6,
             ids=(1, 7, 3, 2, 0, 7),
@@ -165,12 +165,12 @@ class TestGolden:
             vocabulary_head=False,
             **options,
         )
-        assert made == pytest.approx(expected, abs=1e-6)
+        assert pooled == pytest.approx(expected, abs=1e-6)
 
 
 def softmax(logits):
-    exponentials = [np.exp(one - max(logits)) for one in logits]
-    return [one / sum(exponentials) for one in exponentials]
+    exponentials = [np.exp(logit - max(logits)) for logit in logits]
+    return [exponential / sum(exponentials) for exponential in exponentials]
 
 
 def pooled_tokens(states, row, options):
@@ -186,14 +186,14 @@ def reference_terms(pooler, states, row, layer, options):
     rule, has_head = options.get("term_weight", "abs"), options.get("vocabulary_head", True)
     head = states.head
     if options.get("head") == "projection":
-        head = VocabularyHead(lambda one: one, head.weight, head.bias)
+        head = VocabularyHead(lambda value: value, head.weight, head.bias)
     logits = head(states.layers[layer][row]).detach().double().numpy()
     tokens = pooled_tokens(states, row, options)
     v = [0.0] * 40 if rule == "signed" or not has_head or not tokens else [-np.inf] * 40
     for token in tokens:
         weight = 1.0
         if rule != "none":
-            u, b = (one.detach().double().numpy() for one in pooler.term_projection.parameters())
+            u, b = (parameter.detach().double().numpy() for parameter in pooler.term_projection.parameters())
             weight = float(hidden[token] @ u[0] + b[0])
         if rule == "abs":
             weight = abs(weight)
@@ -201,7 +201,7 @@ def reference_terms(pooler, states, row, layer, options):
             predicted = softmax(logits[token])
         else:
             predicted = [float(term == states.input_ids[row, token]) for term in range(40)]
-        v = [max(old, weight * one) for old, one in zip(v, predicted, strict=True)]
+        v = [max(old, weight * probability) for old, probability in zip(v, predicted, strict=True)]
     return v
 
 
@@ -210,17 +210,17 @@ def reference(pooler, states, row, layer, options):
     hidden = states.layers[layer][row].detach().double().numpy()
     real = states.attention_mask[row].bool().tolist()
     first = real.index(True)
-    weight, bias = (one.detach().double().numpy() for one in pooler.cls_projection.parameters())
+    weight, bias = (parameter.detach().double().numpy() for parameter in pooler.cls_projection.parameters())
     vector = list(weight @ hidden[first] + bias)
     how = options.get("aggregation", "full")
     if how == "average":
         rest = [hidden[token] for token in pooled_tokens(states, row, options)]
         mean = sum(rest) / len(rest) if rest else np.zeros(6)
-        weight, bias = (one.detach().double().numpy() for one in pooler.aggregate.parameters())
+        weight, bias = (parameter.detach().double().numpy() for parameter in pooler.aggregate.parameters())
         return [*vector, *(weight @ mean + bias)]
     v = reference_terms(pooler, states, row, layer, options)
     if how == "linear":
-        weight, bias = (one.detach().double().numpy() for one in pooler.aggregate.parameters())
+        weight, bias = (parameter.detach().double().numpy() for parameter in pooler.aggregate.parameters())
         return [*vector, *(weight @ np.array(v) + bias)]
     if options.get("agg_dim") == "vocabulary":
         return [*vector, *v]
@@ -260,7 +260,7 @@ def test_a_new_linear_map_keeps_inner_products():
     """Johnson and Lindenstrauss: they differ by about their size over the root of the dimensions."""
     pooler = create(EncoderInfo(width=8, layers=1, vocabulary_size=3000), agg_dim=1000, aggregation="linear")
     first, second = torch.rand(2, 3000, generator=torch.Generator().manual_seed(1))
-    mapped = [pooler.aggregate(one) - pooler.aggregate.bias for one in (first, second)]
+    mapped = [pooler.aggregate(vector) - pooler.aggregate.bias for vector in (first, second)]
     assert (mapped[0] @ mapped[1]).item() == pytest.approx((first @ second).item(), rel=0.15)
 
 
@@ -270,11 +270,11 @@ def test_equals_plain_loops(options, left, info, make_states):
     states = make_states([2, 7, 5], padded_to=8, left=left)
     pooler = create(info, **options)
     for side in ("query", "document"):
-        made = pooler(states, side).vectors
-        assert made.shape[1] == 1
+        pooled = pooler(states, side).vectors
+        assert pooled.shape[1] == 1
         for row in range(3):
             expected = reference(pooler, states, row, 3, options)
-            np.testing.assert_allclose(made[row, 0].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(pooled[row, 0].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_defaults_are_the_papers():
@@ -287,14 +287,14 @@ def test_defaults_are_the_papers():
 @pytest.mark.parametrize("keep", ["all", "last"])
 def test_a_vector_from_each_of_several_layers(keep, info, make_states):
     states, pooler = make_states([4, 6]), create(info, layers=(1, 3, 0), keep=keep)
-    made = pooler(states, "document")
+    representation = pooler(states, "document")
     for index, layer in enumerate((3, 1, 0)):
         alone = create(info, layers=(layer,))(states, "document").vectors[:, 0]
-        assert torch.equal(made.vectors[:, index], alone)
+        assert torch.equal(representation.vectors[:, index], alone)
     query, indexed = pooler(states, "query"), pooler.eval()(states, "document")
-    assert torch.equal(query.vectors, made.vectors[:, :1])
-    assert torch.equal(indexed.vectors, made.vectors[:, :1] if keep == "last" else made.vectors)
-    assert (made.kept, indexed.kept, query.kept) == ((0, 0, None) if keep == "last" else (None, None, None))
+    assert torch.equal(query.vectors, representation.vectors[:, :1])
+    assert torch.equal(indexed.vectors, representation.vectors[:, :1] if keep == "last" else representation.vectors)
+    assert (representation.kept, indexed.kept, query.kept) == ((0, 0, None) if keep == "last" else (None, None, None))
     assert pooler.default_loss == ("self_contrastive" if keep == "last" else "aggretriever")
 
 
@@ -340,11 +340,11 @@ def test_wrong_options(options, error, message, info):
 
 CASES = [
     {},
-    {"agg_dim": "vocabulary"},
-    {"layers": (1, 2), "keep": "last"},
     *(
-        pytest.param(one, marks=pytest.mark.slow)
-        for one in (
+        pytest.param(options, marks=pytest.mark.slow)
+        for options in (
+            {"agg_dim": "vocabulary"},
+            {"layers": (1, 2), "keep": "last"},
             {"term_weight": "signed"},
             {"vocabulary_head": False},
             {"aggregation": "linear"},
@@ -360,7 +360,10 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("aggretriever", model=tiny_model, **({"cls_dim": 8, "agg_dim": 24} | options))
+    # With signed weights, the released code's padding has an effect.
+    without = ["batch", "padding"] if "signed" in options.values() else []
+    options = {"cls_dim": 8, "agg_dim": 24} | options
+    testing.check("pooler", "aggretriever", model=tiny_model, without=without, **options)
 
 
 @pytest.mark.parametrize(

@@ -77,30 +77,30 @@ def expected_vectors(model, texts):
         output = network(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True
         )
-    given = projections()
+    layers = projections()
     hidden = output.hidden_states[-1]
-    weights = hidden[:, 1:] @ given["tok_proj.weight"].T + given["tok_proj.bias"]
+    weights = hidden[:, 1:] @ layers["tok_proj.weight"].T + layers["tok_proj.bias"]
     values = output.logits[:, 1:].softmax(-1) * weights * batch["attention_mask"][:, 1:, None]
     v = values.amax(1)
     rest = v[:, v.shape[1] % 32 :].reshape(len(v), -1, 32).amax(1)
     positive, negative = rest[:, 0::2], rest[:, 1::2]
     agg = positive * (positive > negative) - negative * (positive <= negative)
-    return torch.cat([hidden[:, 0] @ given["cls_proj.weight"].T + given["cls_proj.bias"], agg], dim=1)
+    return torch.cat([hidden[:, 0] @ layers["cls_proj.weight"].T + layers["cls_proj.bias"], agg], dim=1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_vectors_are_those_of_the_released_code(layout, tiny_model, tmp_path):
     """One batch, so that padding counts as it does there; saved, without the folder that they came from too."""
     retriever = create(folder := LAYOUTS[layout](tmp_path / "published", tiny_model))
-    made = retriever.encode(TEXTS, "document", precision="fp32")
+    representation = retriever.encode(TEXTS, "document", precision="fp32")
     expected = expected_vectors(tiny_model, [text for _, text in TEXTS])
-    torch.testing.assert_close(made.vectors[:, 0], expected, rtol=1e-4, atol=1e-6)
-    assert made.parts == {"cls": slice(0, 6), "agg": slice(6, 22)}
+    torch.testing.assert_close(representation.vectors[:, 0], expected, rtol=1e-4, atol=1e-6)
+    assert representation.parts == {"cls": slice(0, 6), "agg": slice(6, 22)}
     (tmp_path / "saved").mkdir()
     retriever.save(tmp_path / "saved")
     shutil.rmtree(folder)
     loaded = Retriever.load(tmp_path / "saved", device="cpu")
-    torch.testing.assert_close(loaded.encode(TEXTS, "document", precision="fp32").vectors, made.vectors)
+    torch.testing.assert_close(loaded.encode(TEXTS, "document", precision="fp32").vectors, representation.vectors)
 
 
 def test_projections_new(tiny_model, tmp_path):

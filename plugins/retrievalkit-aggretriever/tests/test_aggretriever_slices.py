@@ -41,9 +41,9 @@ class TestGolden:
     )
     def test_table_of_berts_vocabulary(self, dimensions, signed, columns, dropped, padded, rows):
         """The sizes of the paper's Table 7, as the released code slices."""
-        made = SlicePooling(BERT, dimensions, signed=signed).table
-        assert made == Table(BERT, columns, dropped, padded)
-        assert made.rows == rows
+        table = SlicePooling(BERT, dimensions, signed=signed).table
+        assert table == Table(BERT, columns, dropped, padded)
+        assert table.rows == rows
 
     @pytest.mark.parametrize(
         ("dimensions", "signed", "term", "place"),
@@ -81,17 +81,17 @@ def reference(values, dimensions, signed, same_as_star, dropped, order):
     padded = len(values) % columns > 0
 
     def best(column):
-        found = values[column::columns]
-        full = len(found) == -(-len(values) // columns)
-        return max([*found, 0.0] if padded and not full else found)
+        own = values[column::columns]
+        full = len(own) == -(-len(values) // columns)
+        return max([*own, 0.0] if padded and not full else own)
 
     if not signed and not same_as_star:
         return [best(column) for column in range(columns)]
-    made = []
+    pooled = []
     for dimension in range(dimensions):
         first, second = best(2 * dimension), best(2 * dimension + 1)
-        made.append((first if first > second else -second) if signed else max(first, second))
-    return made
+        pooled.append((first if first > second else -second) if signed else max(first, second))
+    return pooled
 
 
 @settings(max_examples=150, deadline=None)
@@ -115,10 +115,10 @@ def test_equals_plain_loops(seed, vocabulary, share, signed, rule, remainder, dr
     rest = vocabulary % columns
     dropped = rest if remainder == "drop" and rest <= drop_limit else 0
     order = None if rule != "seeded" else pooling.order.tolist()
-    made = pooling(torch.tensor(values)).numpy()
+    pooled = pooling(torch.tensor(values)).numpy()
     for row in range(3):
         expected = reference(values[row], dimensions, signed, rule == "same_as_star", dropped, order)
-        assert made[row].tolist() == expected
+        assert pooled[row].tolist() == expected
 
 
 def test_auto_drops_of_berts_vocabulary_alone():

@@ -208,9 +208,7 @@ class CoTMAEv2(Pretrainer):
     def _check(self) -> None:
         """Refuse encoders without [CLS] or word embeddings, and an objective without terms or partners."""
         if not self.vocabulary.before:
-            msg = (
-                "cot_mae_v2 needs a [CLS]-like token before a text, but this tokenizer adds none. Choose another model."
-            )
+            msg = "cot_mae_v2 needs a first token such as [CLS], but this tokenizer adds none. Choose another model."
             raise UnsupportedError(msg)
         if not any(self.weights.values()):
             msg = f"all terms ({', '.join(self.weights)}) have weight 0. Set at least one weight above 0."

@@ -17,10 +17,10 @@ WIDTH, HEADS, TOKENS = 12, 3, 6
 def decoder(*, causal, dropout=0.0, layers=1, shaken=True, **options):
     torch.manual_seed(1)
     shape = LayerShape(HEADS, 20, torch.nn.functional.gelu, dropout, dropout)
-    made = Decoder(WIDTH, shape, layers=layers, causal=causal, **options)
-    for parameter in made.parameters() if shaken else ():  # so that norms and biases take part
+    built = Decoder(WIDTH, shape, layers=layers, causal=causal, **options)
+    for parameter in built.parameters() if shaken else ():  # so that norms and biases take part
         torch.nn.init.normal_(parameter, std=0.5)
-    return made.eval()
+    return built.eval()
 
 
 def inputs(texts=2):
@@ -37,16 +37,16 @@ def parts_of(layer):
 def bert_layer(layer):
     """transformers' layer of BERT with the same weights."""
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 20, "layer_norm_eps": 1e-5}
-    made = BertLayer(transformers.BertConfig(**sizes, attn_implementation="eager")).eval()
+    block = BertLayer(transformers.BertConfig(**sizes, attn_implementation="eager")).eval()
     (query, key, value), biases = parts_of(layer)
-    attention = made.attention
+    attention = block.attention
     pairs = zip((attention.self.query, attention.self.key, attention.self.value), (query, key, value), strict=True)
     with torch.no_grad():
         for (module, weight), bias in zip(pairs, biases, strict=True):
             module.weight.copy_(weight), module.bias.copy_(bias)
     attention.output.dense, attention.output.LayerNorm = layer.self_attn.out_proj, layer.norm1
-    made.intermediate.dense, made.output.dense, made.output.LayerNorm = layer.linear1, layer.linear2, layer.norm2
-    return made
+    block.intermediate.dense, block.output.dense, block.output.LayerNorm = layer.linear1, layer.linear2, layer.norm2
+    return block
 
 
 def gpt2_block(layer):
@@ -54,18 +54,18 @@ def gpt2_block(layer):
     config = transformers.GPT2Config(
         n_embd=WIDTH, n_head=HEADS, n_inner=20, activation_function="gelu", attn_implementation="eager"
     )
-    made = GPT2Block(config, layer_idx=0).eval()
+    block = GPT2Block(config, layer_idx=0).eval()
     pairs = {
-        made.attn.c_attn: (layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias),
-        made.attn.c_proj: (layer.self_attn.out_proj.weight, layer.self_attn.out_proj.bias),
-        made.mlp.c_fc: (layer.linear1.weight, layer.linear1.bias),
-        made.mlp.c_proj: (layer.linear2.weight, layer.linear2.bias),
+        block.attn.c_attn: (layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias),
+        block.attn.c_proj: (layer.self_attn.out_proj.weight, layer.self_attn.out_proj.bias),
+        block.mlp.c_fc: (layer.linear1.weight, layer.linear1.bias),
+        block.mlp.c_proj: (layer.linear2.weight, layer.linear2.bias),
     }
     with torch.no_grad():
         for module, (weight, bias) in pairs.items():
             module.weight.copy_(weight.T), module.bias.copy_(bias)
-    made.ln_1, made.ln_2 = layer.norm1, layer.norm2
-    return made
+    block.ln_1, block.ln_2 = layer.norm1, layer.norm2
+    return block
 
 
 def first(output):
@@ -83,9 +83,9 @@ def test_the_ae_decoder_is_a_layer_of_bert():
     mask[1, 4:] = 0
     hidden = torch.zeros(2, 1, 1, TOKENS).masked_fill(mask[:, None, None] == 0, -1e9)
     expected = first(bert_layer(own.layers[0])(replaced(vectors, embeddings), hidden))
-    made = own(vectors, embeddings, mask)
-    torch.testing.assert_close(made[0], expected[0])
-    torch.testing.assert_close(made[1, :4], expected[1, :4])
+    states = own(vectors, embeddings, mask)
+    torch.testing.assert_close(states[0], expected[0])
+    torch.testing.assert_close(states[1, :4], expected[1, :4])
 
 
 def test_the_ar_decoder_is_a_block_of_gpt2_and_a_norm():
@@ -107,7 +107,7 @@ def test_each_place_sees_what_it_should(causal, training):
     def changed(vectors, embeddings):
         with torch.set_grad_enabled(training):  # without gradients, torch's layers take another way
             states, other = (own(*pair, mask) for pair in (inputs(1)[:2], (vectors, embeddings)))
-        return [not torch.allclose(one, another) for one, another in zip(states[0, :5], other[0, :5], strict=True)]
+        return [not torch.allclose(state, another) for state, another in zip(states[0, :5], other[0, :5], strict=True)]
 
     def changed_by(place):
         other = embeddings.clone()
@@ -141,7 +141,7 @@ def test_weights_start_small(layers, small):
 def test_positions_of_its_own_where_embeddings_have_none():
     own = decoder(causal=False, positions=9)
     vectors, embeddings, mask = inputs()
-    made = own(vectors, embeddings, mask)
+    states = own(vectors, embeddings, mask)
     with_places = embeddings + own.positions.weight[:TOKENS]
     own.positions = None
-    torch.testing.assert_close(own(vectors, with_places, mask), made)
+    torch.testing.assert_close(own(vectors, with_places, mask), states)

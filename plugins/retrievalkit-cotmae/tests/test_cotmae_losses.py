@@ -148,10 +148,15 @@ def test_zero_weights_get_no_gradient_of_flops():
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("dense_sparse", {"views": "summed"}), ("dense_sparse", {"views": "separate"}), ("flops", {})]
+    ("name", "options"),
+    [
+        pytest.param("dense_sparse", {"views": "summed"}, marks=pytest.mark.slow),
+        pytest.param("dense_sparse", {"views": "separate"}, marks=pytest.mark.slow),
+        ("flops", {}),
+    ],
 )
 def test_the_contract_is_kept(name, options):
-    testing.check_loss(name, **options)
+    testing.check("loss", name, **options)
 
 
 @pytest.mark.parametrize("name", ["dense_sparse", "flops"])

@@ -123,8 +123,8 @@ class TestGolden:
 
     def test_ties(self):
         saturated = torch.tensor([[[0.5, 1.0, 0.5, 0.0, 0.5]]]).expm1()
-        one = torch.ones(1, 1, dtype=torch.long)
-        states = TokenStates({1: saturated}, one, one, ~one.bool(), head=lambda states: states)
+        ones = torch.ones(1, 1, dtype=torch.long)
+        states = TokenStates({1: saturated}, ones, ones, ~ones.bool(), head=lambda states: states)
         pooler = registry.create("pooler", "dense_sparse", EncoderInfo(5, 1, 5), views="sparse", top_k=2)
         assert pooler(states, "query").weights[0].tolist() == pytest.approx([0.5, 1.0, 0.0, 0.0, 0.0])
 
@@ -133,9 +133,9 @@ class TestGolden:
         hidden = torch.stack([torch.tensor([[3.0, -1.0, 0.5], [0.5, 1.0, 2.0]]), words], dim=1)  # [CLS], one word
         mask = torch.ones(2, 2, dtype=torch.long)
         states = TokenStates({1: hidden}, mask, mask, torch.tensor([[True, False]] * 2), head=lambda states: states)
-        made = registry.create("pooler", "dense_sparse", EncoderInfo(3, 1, 3), top_k=2)(states, "query")
+        representation = registry.create("pooler", "dense_sparse", EncoderInfo(3, 1, 3), top_k=2)(states, "query")
         expected = [[10.25 + 2, 1.5 + 1], [1.5 + 1, 5.25 + 5]]
-        np.testing.assert_allclose(scores(made, made).numpy(), expected, rtol=1e-6)
+        np.testing.assert_allclose(scores(representation, representation).numpy(), expected, rtol=1e-6)
 
 
 @settings(max_examples=40)
@@ -168,7 +168,7 @@ class TestDense:
             make_states(TEXTS, padded_to=8, left=left),
             make(info, layers="2,-1,1", dimension=size, normalize=normalize),
         )
-        made = pooler(states, side)
+        representation = pooler(states, side)
         starts = [8 - length if left else 0 for length in TEXTS]
         layers = (3, 2, 1) if side == "document" else (3,)
         expected = torch.stack([states.layers[layer][range(len(TEXTS)), starts] for layer in layers], dim=1)
@@ -177,9 +177,9 @@ class TestDense:
             expected = expected @ pooler.projection.weight.T + pooler.projection.bias
         if normalize:
             expected = expected / expected.square().sum(-1, keepdim=True).sqrt()
-        torch.testing.assert_close(made.vectors, expected)
-        assert made.kept is None
-        assert torch.equal(made.weights, make(info, views="sparse")(states, side).weights)
+        torch.testing.assert_close(representation.vectors, expected)
+        assert representation.kept is None
+        assert torch.equal(representation.weights, make(info, views="sparse")(states, side).weights)
         assert pooler.view_names(3) == ["layer 3", "layer 2", "layer 1"]
 
     def test_keep_last(self, info, make_states):
@@ -198,8 +198,8 @@ def test_each_view_alone_is_what_it_is_with_the_other(views, info, make_states):
     states, pooler = make_states(TEXTS), make(info, views=views)
     alone, both = pooler(states, "document"), make(info)(states, "document")
     for name in ("vectors", "weights"):
-        one, other = getattr(alone, name), getattr(both, name)
-        assert one is None or torch.equal(one, other)
+        first, other = getattr(alone, name), getattr(both, name)
+        assert first is None or torch.equal(first, other)
     assert (alone.vectors is None, alone.weights is None) == (views == "sparse", views == "dense")
     assert pooler.needs.vocabulary_head == (views == "sparse")
     last = make(info, **({"layers": (1, 2), "views": views} if views == "dense" else {"views": views})).needs
@@ -234,10 +234,10 @@ def test_top_k_does_not_matter_without_weights():
 
 CASES = [
     {},
-    {"layers": (1, 2), "keep": "last"},
     *(
-        pytest.param(one, marks=pytest.mark.slow)
-        for one in (
+        pytest.param(options, marks=pytest.mark.slow)
+        for options in (
+            {"layers": (1, 2), "keep": "last"},
             {"views": "dense"},
             {"views": "sparse"},
             {"top_k": None, "pooled_tokens": "all"},
@@ -250,15 +250,15 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("dense_sparse", model=tiny_model, **{"top_k": 16} | options)
+    testing.check("pooler", "dense_sparse", model=tiny_model, **{"top_k": 16} | options)
 
 
 def test_weights_are_of_the_models_own_head(tiny_model):
-    made = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options={"views": "sparse", "top_k": None})
+    retriever = Retriever.create(tiny_model, pooler="dense_sparse", pooler_options={"views": "sparse", "top_k": None})
     model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_model).eval()
     text = "what is the capital of france"
     with torch.no_grad():
-        given = transformers.AutoTokenizer.from_pretrained(tiny_model)(text, return_tensors="pt")
-        expected = model(**given).logits[0, 1:-1].relu().log1p().amax(dim=0)
+        inputs = transformers.AutoTokenizer.from_pretrained(tiny_model)(text, return_tensors="pt")
+        expected = model(**inputs).logits[0, 1:-1].relu().log1p().amax(dim=0)
     assert (expected > 0).sum() > 5
-    torch.testing.assert_close(made.to("cpu").encode([("", text)], "query", precision="fp32").weights[0], expected)
+    torch.testing.assert_close(retriever.to("cpu").encode([("", text)], "query", precision="fp32").weights[0], expected)

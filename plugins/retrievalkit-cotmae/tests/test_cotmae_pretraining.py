@@ -67,11 +67,11 @@ def shaken(pretrainer):
 def test_weights_become_a_sum_of_words():
     weights = torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64, requires_grad=True)
     words = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    made = project(weights, words)
-    assert made.tolist() == [[-1.5, 2.0]]
+    projected = project(weights, words)
+    assert projected.tolist() == [[-1.5, 2.0]]
     expected = torch.tensor([[-0.599976001, 0.7999680013]], dtype=torch.float64)
     torch.testing.assert_close(project(weights, words, "l1"), expected, rtol=0, atol=1e-9)
-    made.sum().backward()
+    projected.sum().backward()
     assert (weights.grad.tolist(), words.grad) == ([[1.0, 2.0, 0.0]], None)
 
 
@@ -117,7 +117,7 @@ def reference(pretrainer, batch, *, l1=False, literal=False):
     """The terms, by transformers' own model, text by text without padding, all logits at once."""
     model = pretrainer.encoder.model
     words = model.bert.embeddings.word_embeddings.weight.detach()
-    found = {term: [] for term in TERMS}
+    losses = {term: [] for term in TERMS}
 
     def rows(name):
         texts = batch[f"{name}_texts"]
@@ -127,19 +127,19 @@ def reference(pretrainer, batch, *, l1=False, literal=False):
     for (ids, labels), (masked, of_masked), (whole, _) in zip(rows("encoder"), rows("ae"), rows("ar"), strict=True):
         output = model(ids[None], output_hidden_states=True)
         hidden, logits = output.hidden_states[-1][0], output.logits[0]
-        found["encoder_mlm"].append(cross_entropy(logits, labels, reduction="none")[labels != -100])
+        losses["encoder_mlm"].append(cross_entropy(logits, labels, reduction="none")[labels != -100])
         if literal:
             logits = hidden @ model.bert.embeddings.word_embeddings.weight.T + model.cls.predictions.bias
         sparse = torch.log(1 + torch.relu(logits[1:-1])).max(dim=0).values
         vector = (sparse / (sparse.sum() + 1e-4) if l1 else sparse) @ words
-        for view, one in (("dense", hidden[0]), ("sparse", vector)):
+        for view, compressed in (("dense", hidden[0]), ("sparse", vector)):
             embeddings = model(masked[None], output_hidden_states=True).hidden_states[0][0]
-            states = model.cls(decoded(pretrainer.decoders["ae"], one, embeddings))
-            found[f"ae_{view}"].append(cross_entropy(states, of_masked, reduction="none")[of_masked != -100])
+            states = model.cls(decoded(pretrainer.decoders["ae"], compressed, embeddings))
+            losses[f"ae_{view}"].append(cross_entropy(states, of_masked, reduction="none")[of_masked != -100])
             embeddings = model(whole[None], output_hidden_states=True).hidden_states[0][0]
-            states = model.cls(decoded(pretrainer.decoders["ar"], one, embeddings))
-            found[f"ar_{view}"].append(cross_entropy(states[:-1], whole[1:], reduction="none"))
-    return {term: torch.cat(values).mean() for term, values in found.items()}
+            states = model.cls(decoded(pretrainer.decoders["ar"], compressed, embeddings))
+            losses[f"ar_{view}"].append(cross_entropy(states[:-1], whole[1:], reduction="none"))
+    return {term: torch.cat(values).mean() for term, values in losses.items()}
 
 
 @pytest.mark.parametrize(
@@ -156,16 +156,18 @@ def test_the_loss_is_the_equations(pretrainer_of, options, changed):
     weights = dict(zip(TERMS, (0.5, 1.0, 2.0, 3.0, 4.0), strict=True))
     pretrainer = shaken(pretrainer_of(**options, **weights))
     batch = batch_of(pretrainer)
-    made, expected = loss_of(pretrainer, batch), reference(pretrainer, batch, **changed)
-    assert made.terms.keys() == expected.keys()
+    step_loss, expected = loss_of(pretrainer, batch), reference(pretrainer, batch, **changed)
+    assert step_loss.terms.keys() == expected.keys()
     for term, value in expected.items():
-        torch.testing.assert_close(made.terms[term], value.detach(), msg=f"{term}: {made.terms[term]} {value}")
+        torch.testing.assert_close(
+            step_loss.terms[term], value.detach(), msg=f"{term}: {step_loss.terms[term]} {value}"
+        )
     total = sum(weights[term] * value for term, value in expected.items())
-    torch.testing.assert_close(made.total, total)
+    torch.testing.assert_close(step_loss.total, total)
     parameters = list(pretrainer.parameters())
-    pairs = zip(*(torch.autograd.grad(one, parameters) for one in (made.total, total)), strict=True)
-    for (one, other), (name, _) in zip(pairs, pretrainer.named_parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8, msg=f"gradient of {name}")
+    pairs = zip(*(torch.autograd.grad(total_loss, parameters) for total_loss in (step_loss.total, total)), strict=True)
+    for (gradient, other), (name, _) in zip(pairs, pretrainer.named_parameters(), strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-6, atol=1e-8, msg=f"gradient of {name}")
 
 
 def restored(batch, name):
@@ -184,7 +186,7 @@ def test_each_span_is_rebuilt_from_its_partner(pretrainer_of):
     columns = zip(*samples_of(pretrainer), strict=True)
     expected = [pretrainer.vocabulary.wrap(pieces.ids) for column in columns for pieces in column]
     assert [row[: len(own)].tolist() for row, own in zip(restored(batch, "encoder"), expected, strict=True)] == expected
-    assert batch["encoder_texts"].attention_mask.sum(dim=1).tolist() == [len(one) for one in expected]
+    assert batch["encoder_texts"].attention_mask.sum(dim=1).tolist() == [len(span) for span in expected]
 
 
 def test_masks_of_the_encoder_and_of_the_decoder_are_drawn_apart(pretrainer_of):
@@ -219,15 +221,17 @@ def test_a_document_is_one_sample_if_it_has_two_spans(pretrainer_of):
 def test_partners_are_of_the_kinds_that_are_wanted(pretrainer_of, partners, gaps):
     pretrainer, text = pretrainer_of(partners=partners), document(4, 4, 4, 4)
     drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(100)]
-    assert {(other.ids[0] - one.ids[0]) // 4 for one, other in drawn} == gaps
-    assert {one.ids for one, _ in drawn} == {range(4), range(4, 8), range(8, 12), range(12, 16)}, "all are anchors"
+    assert {(other.ids[0] - anchor.ids[0]) // 4 for anchor, other in drawn} == gaps
+    assert {anchor.ids for anchor, _ in drawn} == {range(4), range(4, 8), range(8, 12), range(12, 16)}, (
+        "all are anchors"
+    )
 
 
 def reached(pretrainer, value):
     """The names of the parameters that get a gradient."""
     pretrainer.zero_grad()
     value.total.backward()
-    return {name for name, one in pretrainer.named_parameters() if one.grad is not None and one.grad.any()}
+    return {name for name, weight in pretrainer.named_parameters() if weight.grad is not None and weight.grad.any()}
 
 
 def test_a_term_of_weight_nought_is_not_computed(pretrainer_of, monkeypatch):
@@ -277,5 +281,6 @@ def test_words_narrower_than_the_states_have_no_sparse_view(pretrainer_of, tmp_p
     assert loss_of(pretrainer).total.isfinite()
 
 
+@pytest.mark.slow
 def test_the_contract_is_kept(tiny_model):
-    testing.check_pretrainer("cot_mae_v2", model=tiny_model)
+    testing.check("pretrainer", "cot_mae_v2", model=tiny_model)

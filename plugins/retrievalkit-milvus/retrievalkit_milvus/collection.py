@@ -195,10 +195,8 @@ class Collection:
                     self.layout.collection, ids=part, output_fields=[ROW, *self.layout.fields], **self.serving.options
                 )
             if len(entities) != len(part):
-                msg = (
-                    f"the collection '{self.layout.collection}' has lost rows: {len(entities)} of {len(part)} exist. "
-                    f"Index the vectors again."
-                )
+                lost = len(part) - len(entities)
+                msg = f"the collection '{self.layout.collection}' has lost {lost} rows. Index the vectors again."
                 raise ArtifactError(msg)
             for entity in entities:
                 if VECTOR in entity:

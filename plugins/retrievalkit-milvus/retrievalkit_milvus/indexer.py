@@ -109,7 +109,7 @@ class Milvus(Indexer):
         if uri:
             check_uri(uri)
         self.uri = uri
-        # On a server, a segment would be another collection, which nobody removes with the folder; and scores of words
+        # On a server, a segment would be a collection that remains when the folder is removed; and scores of words
         # and ranks depend on all texts.
         self.segmented = not (uri or texts or hybrid)
         self.collection = collection

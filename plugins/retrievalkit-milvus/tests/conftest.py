@@ -32,12 +32,12 @@ class Case:
         """For each query the ids and scores of brute force, less texts without a common term where only terms are."""
         everything = scores(self.queries, self.documents).numpy()
         ids, best = [], []
-        for one in everything:
-            order = np.argsort(-one, kind="stable")[:k]
+        for row in everything:
+            order = np.argsort(-row, kind="stable")[:k]
             if self.documents.vectors is None:
-                order = order[one[order] > 0]
+                order = order[row[order] > 0]
             ids.append([self.ids[text] for text in order])
-            best.append(one[order])
+            best.append(row[order])
         return ids, best
 
     def part(self, rows):
@@ -59,18 +59,18 @@ def _draw(texts, *, dim=0, m=1, vocabulary=0, queries=5, query_vectors=1, varied
         return values * (generator.random((count, vocabulary)) < 0.25)
 
     def representation(count, many, mask):
-        made = {}
+        fields = {}
         if dim:
-            made |= {"vectors": torch.tensor(vectors(count, many), dtype=torch.float32), "vector_mask": mask}
+            fields |= {"vectors": torch.tensor(vectors(count, many), dtype=torch.float32), "vector_mask": mask}
         if vocabulary:
-            made |= {"weights": torch.tensor(weights(count), dtype=torch.float32)}
-        return Representation(**made)
+            fields |= {"weights": torch.tensor(weights(count), dtype=torch.float32)}
+        return Representation(**fields)
 
     mask = torch.arange(m) < torch.tensor(generator.integers(1, m + 1, texts))[:, None] if varied else None
-    asked = torch.arange(query_vectors) < torch.tensor(generator.integers(1, query_vectors + 1, queries))[:, None]
+    query_mask = torch.arange(query_vectors) < torch.tensor(generator.integers(1, query_vectors + 1, queries))[:, None]
     ids = [f"t{row}" for row in range(texts)]
     documents = representation(texts, m, mask)
-    return Case(ids, documents, representation(queries, query_vectors, asked if query_vectors > 1 else None))
+    return Case(ids, documents, representation(queries, query_vectors, query_mask if query_vectors > 1 else None))
 
 
 def _store(folder, case, *, shards=1):
@@ -184,9 +184,9 @@ def _opened(folder, **options):
 def assert_found():
     """Asks for the same ids in the same order, and the same scores: to the last bit, or up to rounding."""
 
-    def check(found, expected, *, exact=False):
-        assert found[0] == expected[0]
-        for ours, theirs in zip(found[1], expected[1], strict=True):
+    def check(hits, expected, *, exact=False):
+        assert hits[0] == expected[0]
+        for ours, theirs in zip(hits[1], expected[1], strict=True):
             assert ours.dtype == np.float32
             np.testing.assert_allclose(ours, theirs, rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5)
 

@@ -18,7 +18,7 @@ def test_milvus_finds_what_flat_finds(pooler, tiny_model, tiny_collection, serve
 
     def hits(index):
         return [
-            [(one.id, pytest.approx(one.score, rel=1e-4)) for one in index.search(asked, k=10)] for asked in QUERIES
+            [(hit.id, pytest.approx(hit.score, rel=1e-4)) for hit in index.search(query, k=10)] for query in QUERIES
         ]
 
     flat, embedded = build("flat", "flat"), build("folder", "milvus")
@@ -26,6 +26,6 @@ def test_milvus_finds_what_flat_finds(pooler, tiny_model, tiny_collection, serve
     other = rk.Index.build(tiny_collection.corpus, tiny_model, tmp_path / "other", pooler="max")
     for milvus in (embedded, served):
         assert hits(milvus) == hits(flat)
-        sums = (rk.Hybrid([one, other], fusion="linear", weights=[0.7, 0.3]) for one in (milvus, flat))
+        sums = (rk.Hybrid([index, other], fusion="linear", weights=[0.7, 0.3]) for index in (milvus, flat))
         assert hits(next(sums)) == hits(next(sums))
     assert (embedded.folder / "milvus.db").exists() > (served.folder / "milvus.db").exists()

@@ -146,9 +146,9 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
     real = connections._client
     monkeypatch.setattr(connections, "_client", lambda uri, **options: sent.append(options) or real(uri, **options))
     monkeypatch.setenv("MILVUS_TOKEN", "top secret")
-    made = build(draw(5, dim=4, seed=24), uri=server, timeout=7)
-    assert [(one["timeout"], one["token"]) for one in sent] == [(7, "top secret")]
-    assert not [path for path in made.rglob("*") if b"top secret" in path.read_bytes()]
+    index = build(draw(5, dim=4, seed=24), uri=server, timeout=7)
+    assert [(options["timeout"], options["token"]) for options in sent] == [(7, "top secret")]
+    assert not [path for path in index.rglob("*") if b"top secret" in path.read_bytes()]
 
 
 @pytest.mark.parametrize(

@@ -74,31 +74,31 @@ def test_words_are_ranked_by_bm25(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), hybrid="weighted:0,0,1", **place)
     for k in (1, 7, 40):
         ids, scores = index.search(case.queries, k)
-        for query, found, values in zip(ASKED, ids, scores, strict=True):
+        for query, names, values in zip(ASKED, ids, scores, strict=True):
             wanted, best = ranked(bm25(query).round(6), k)
             np.testing.assert_allclose(values, best, rtol=1e-4)
-            assert_same_but_ties(found, wanted, best)
+            assert_same_but_ties(names, wanted, best)
     assert ids[-1] == []
 
 
 def test_a_weighted_sum_is_that_of_the_scores(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), hybrid="weighted:1,0.5,0.25", **place)
     vectors, weights = parts(case)
-    for query, found, values in zip(range(5), *index.search(case.queries, 10), strict=True):
+    for query, names, values in zip(range(5), *index.search(case.queries, 10), strict=True):
         total = vectors[query] + 0.5 * weights[query] + 0.25 * bm25(ASKED[query])
         order = np.argsort(-total, kind="stable")[:10]
-        assert found == [f"t{row}" for row in order]
+        assert names == [f"t{row}" for row in order]
         np.testing.assert_allclose(values, total[order], rtol=1e-4)
 
 
 def test_reciprocal_ranks_are_summed(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), hybrid="rrf", **place)
     vectors, weights = parts(case)
-    for query, found, values in zip(range(5), *index.search(case.queries, 40), strict=True):
+    for query, names, values in zip(range(5), *index.search(case.queries, 40), strict=True):
         fields = (vectors[query], weights[query], bm25(ASKED[query]))
         assert sorted(values, reverse=True) == list(values)
         total = by_ranks(fields)
-        assert found[0] in [f"t{row}" for row in np.flatnonzero(total >= total.max() - 1e-3)]
+        assert names[0] in [f"t{row}" for row in np.flatnonzero(total >= total.max() - 1e-3)]
         assert values[0] == pytest.approx(max(total), rel=1e-4)
 
 
@@ -145,10 +145,10 @@ def by_ranks(fields):
     return total
 
 
-def assert_same_but_ties(found, wanted, scores):
+def assert_same_but_ties(ids, wanted, scores):
     """The same ids, in any order among scores that are equal up to rounding."""
     rounded = np.round(scores, 4)
     for score in dict.fromkeys(rounded[:-1].tolist() if len(rounded) else []):
         places = np.flatnonzero(rounded == score)
-        if len(places) and places[-1] < len(found) - 1:
-            assert {found[one] for one in places} == {wanted[one] for one in places}
+        if len(places) and places[-1] < len(ids) - 1:
+            assert {ids[place] for place in places} == {wanted[place] for place in places}

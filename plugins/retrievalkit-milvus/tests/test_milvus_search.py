@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrievalkit_milvus import collection, writing
-from retrievalkit_testing import check_indexer
+from retrievalkit_testing import check
 
 from retrievalkit import scoring
 from retrievalkit.errors import UnsupportedError
@@ -76,17 +76,17 @@ def test_any_shape(draw, indexed, assert_found, data):
 def test_one_of_two(draw, build, opened, assert_found, kind, view):
     """Vectors alone or weights alone are compared: of an index of both, and of one that holds nothing else."""
     case = draw(25, **KINDS[kind], seed=10)
-    both, one = build(case), build(case, view=view)
+    both, single = build(case), build(case, view=view)
     for representation in (case.documents, case.queries):
         setattr(representation, "weights" if view == "vectors" else "vectors", None)
     queries = draw(25, **KINDS[kind], seed=10).queries
-    for folder in (both, one):
+    for folder in (both, single):
         index = opened(folder, view=view)
         assert_found(index.search(queries, 9), case.expected(9))
         everything = scoring.scores(case.queries, case.documents)
         np.testing.assert_allclose(index.scores(queries, [["t7"]] * 5), everything[:, 7:8], rtol=1e-4)
     with pytest.raises(UnsupportedError, match=f"the index has only {view}"):
-        opened(one, view="weights" if view == "vectors" else "vectors")
+        opened(single, view="weights" if view == "vectors" else "vectors")
 
 
 @pytest.mark.parametrize("kind", ["several query vectors", "a vector and weights"])
@@ -96,8 +96,8 @@ def test_few_candidates_miss_some(draw, indexed, kind):
     index = indexed(case, candidates=5)
     ids, scores = index.search(case.queries, 5)
     _, best = case.expected(5)
-    given = index.scores(case.queries, ids)
-    for ours, best_ones, again in zip(scores, best, given, strict=True):
+    rescored = index.scores(case.queries, ids)
+    for ours, best_ones, again in zip(scores, best, rescored, strict=True):
         assert (ours <= best_ones + 1e-4).all()
         np.testing.assert_allclose(ours, again, rtol=1e-5)
     whole = indexed(case, candidates=100).search(case.queries, 5)
@@ -111,9 +111,9 @@ def test_queries_and_texts_without_terms(draw, indexed, assert_found):
         case = draw(20, dim=dim, vocabulary=10, seed=7)
         case.queries.weights[1] = 0
         case.documents.weights[4:9] = 0
-        found = indexed(case).search(case.queries, 20)
-        assert_found(found, case.expected(20))
-        assert len(found[0][1]) == (20 if dim else 0)
+        results = indexed(case).search(case.queries, 20)
+        assert_found(results, case.expected(20))
+        assert len(results[0][1]) == (20 if dim else 0)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_other_indexes(draw, indexed, index_type, parameters, search_parameters)
 
 def test_parameters_count(draw, indexed):
     case = draw(200, dim=8, queries=20, seed=9)
-    found = {
+    found_with = {
         options: indexed(case, index_type="IVF_FLAT", parameters=options[0], search_parameters=options[1]).search(
             case.queries, 10
         )[0]
         for options in (("nlist=10", "nprobe=1"), ("nlist=10", "nprobe=10"), ("nlist=5", "nprobe=1"))
     }
     best = case.expected(10)[0]
-    assert found["nlist=10", "nprobe=10"] == best
-    assert found["nlist=10", "nprobe=1"] not in (best, found["nlist=5", "nprobe=1"])
+    assert found_with["nlist=10", "nprobe=10"] == best
+    assert found_with["nlist=10", "nprobe=1"] not in (best, found_with["nlist=5", "nprobe=1"])
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,14 @@ def test_parameters_count(draw, indexed):
     ],
 )
 def test_queries_of_another_model(draw, indexed, documents, queries, problem):
-    index, asked = indexed(draw(5, **documents)), draw(5, **queries).queries
+    index, questions = indexed(draw(5, **documents)), draw(5, **queries).queries
     with pytest.raises(UnsupportedError, match=problem):
-        index.search(asked, 3)
+        index.search(questions, 3)
     with pytest.raises(UnsupportedError, match=problem):
-        index.scores(asked, [["t0"]] * 5)
+        index.scores(questions, [["t0"]] * 5)
 
 
+@pytest.mark.slow
 def test_the_contract_is_kept(tmp_path):
     """In processes of their own too: tests/cli/test_plugin_installation.py."""
-    check_indexer("milvus", tmp_path, without=["other_process"])
+    check("indexer", "milvus", folder=tmp_path)

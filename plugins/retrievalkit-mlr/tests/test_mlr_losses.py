@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrievalkit_testing import check_loss
+from retrievalkit_testing import check
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
@@ -79,8 +79,8 @@ class TestGolden:
     )
     def test_other_poolers_with_the_plain_loss(self, name, alpha, loss):
         vectors = torch.tensor(DOCUMENTS)
-        one = torch.ones(4, 1, dtype=torch.long)
-        states = TokenStates({2: vectors[:, :1], 1: vectors[:, 1:]}, one, one, one.bool())
+        ones = torch.ones(4, 1, dtype=torch.long)
+        states = TokenStates({2: vectors[:, :1], 1: vectors[:, 1:]}, ones, ones, ones.bool())
         pooler = registry.create("pooler", name, EncoderInfo(2, 2, 10), layers=(1, 2))
         if alpha:
             pooler.alpha.data = torch.tensor(alpha)
@@ -120,7 +120,7 @@ def test_equals_numpy(seed, n_queries, extra, m, regularization, temperature, ne
     mask = random.random((n_documents, m)) < 0.7
     mask[:, kept] = True
     expected = reference(q, d, positives, ignore, kept, regularization, temperature, mask, negatives)
-    made = loss_of(
+    step_loss = loss_of(
         Representation(vectors=torch.tensor(q)[:, None]),
         Representation(vectors=torch.tensor(d), vector_mask=torch.tensor(mask), kept=kept),
         torch.tensor(positives),
@@ -129,7 +129,7 @@ def test_equals_numpy(seed, n_queries, extra, m, regularization, temperature, ne
         temperature=temperature,
         negatives=negatives,
     )
-    assert made.total.item() == pytest.approx(expected, rel=1e-9)
+    assert step_loss.total.item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_weights_add_to_the_score():
@@ -157,4 +157,4 @@ def test_representations_that_it_is_not_for(q, d, message):
 
 
 def test_the_contract_is_kept():
-    check_loss("self_contrastive", kept=0)
+    check("loss", "self_contrastive", kept=0)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import transformers
-from retrievalkit_testing import check_pooler
+from retrievalkit_testing import check
 
 from retrievalkit import registry
 from retrievalkit.contracts import EncoderInfo, Representation, TokenStates
@@ -49,9 +49,10 @@ def pooled(name, info, states, side="document", training=True, **options):
 
 
 @every_pooler
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"layers": "1,2"}, {"tokens": 3, "normalize": True}], ids=str)
 def test_the_contract_is_kept(name, options, tiny_model):
-    check_pooler(name, model=tiny_model, **options)
+    check("pooler", name, model=tiny_model, **options)
 
 
 def bert():
@@ -76,20 +77,20 @@ def test_the_vector_of_each_layer(make, texts):
     with torch.no_grad():
         hidden = make()(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
     states = TokenStates(dict(enumerate(hidden)), mask, ids, (ids == 1) | (ids == 2))
-    made = pooled("multi_layer", EncoderInfo(8, 3, 30), states, layers="1,3").vectors
+    vectors = pooled("multi_layer", EncoderInfo(8, 3, 30), states, layers="1,3").vectors
     for row, text in enumerate(texts):
         for index, layer in enumerate([3, 1]):
             own = hidden[layer][row, : len(text)]
-            torch.testing.assert_close(made[row, index], own[0] if make is bert else own.mean(0))
+            torch.testing.assert_close(vectors[row, index], own[0] if make is bert else own.mean(0))
 
 
 @every_pooler
 @pytest.mark.parametrize("source", [{"layers": (2, 4)}, {"layers": "4,-3"}, {"tokens": 3}])
 def test_a_query_is_one_vector_of_the_last_layer(name, source, info, make_states):
     states = make_states([4, 6])
-    made = pooled(name, info, states, "query", **source)
-    assert torch.equal(made.vectors, states.layers[4][:, :1])
-    assert made.kept is None
+    representation = pooled(name, info, states, "query", **source)
+    assert torch.equal(representation.vectors, states.layers[4][:, :1])
+    assert representation.kept is None
     means = pooled(name, info, make_states([4, 6], special=NO_CLS), "query", **source).vectors[:, 0]
     torch.testing.assert_close(means, torch.stack([states.layers[4][0, :4].mean(0), states.layers[4][1].mean(0)]))
 
@@ -97,9 +98,9 @@ def test_a_query_is_one_vector_of_the_last_layer(name, source, info, make_states
 @pytest.mark.parametrize("layers", [(1, 4, 2), "4,1,2", "-1,-4,2"])
 def test_layers_are_highest_first_however_they_are_named(layers, info, make_states):
     states = make_states([4, 6])
-    made = pooled("multi_layer", info, states, layers=layers)
-    assert torch.equal(made.vectors, torch.stack([states.layers[one][:, 0] for one in (4, 2, 1)], dim=1))
-    assert (made.vector_mask, made.kept) == (None, None)
+    representation = pooled("multi_layer", info, states, layers=layers)
+    assert torch.equal(representation.vectors, torch.stack([states.layers[layer][:, 0] for layer in (4, 2, 1)], dim=1))
+    assert (representation.vector_mask, representation.kept) == (None, None)
     names = registry.create("pooler", "multi_layer", info, layers=layers).view_names(3)
     assert names == ["layer 4", "layer 2", "layer 1"]
 
@@ -116,7 +117,7 @@ def test_default_is_the_papers_pair(name, info, make_states):
 def test_token_chooses_the_first_or_the_mean_text_by_text(side, info, make_states):
     states = make_states([4, 6], special=[True, False])
     auto, first, mean = (
-        pooled("multi_layer", info, states, side, token=one).vectors for one in ("auto", "first", "mean")
+        pooled("multi_layer", info, states, side, token=token).vectors for token in ("auto", "first", "mean")
     )
     torch.testing.assert_close(auto, torch.stack([first[0], mean[1]]))
     assert not torch.allclose(first, mean)
@@ -128,13 +129,13 @@ def test_token_chooses_the_first_or_the_mean_text_by_text(side, info, make_state
 def test_tokens(tokens, counts, special, info, make_states):
     """As many vectors as tokens, [CLS] first (ME-BERT, ColBERT); for T5 the mean that queries are compared with."""
     states = make_states([2, 6], special=special)
-    made = pooled("multi_layer", info, states, tokens=tokens)
+    representation = pooled("multi_layer", info, states, tokens=tokens)
     for row, count in enumerate(counts):
         expected = states.layers[4][row, :count]
         if special == NO_CLS:
             mean = states.layers[4][row, : (2, 6)[row]].mean(0, keepdim=True)
             expected = torch.cat([mean, expected[: count if tokens != 3 else 2]])
-        torch.testing.assert_close(made.vectors[row][made.vector_mask[row]], expected)
+        torch.testing.assert_close(representation.vectors[row][representation.vector_mask[row]], expected)
     assert registry.create("pooler", "multi_layer", info, tokens=tokens).view_names(2) == ["lead", "token 1"]
 
 
@@ -173,11 +174,11 @@ def test_the_average_and_the_start_of_the_mix(source, info, make_states):
     states = make_states([4, 6])
     many = pooled("multi_layer", info, states, **source)
     mask = torch.ones(2, 3, dtype=torch.bool) if many.vector_mask is None else many.vector_mask
-    expected = torch.stack([one[mask[row]].mean(0) for row, one in enumerate(many.vectors)])
+    expected = torch.stack([vector[mask[row]].mean(0) for row, vector in enumerate(many.vectors)])
     for name in ("layer_average", "scalar_mix"):
-        made = pooled(name, info, states, **source)
-        torch.testing.assert_close(made.vectors[:, 0], expected)
-        assert made.vector_mask is None
+        representation = pooled(name, info, states, **source)
+        torch.testing.assert_close(representation.vectors[:, 0], expected)
+        assert representation.vector_mask is None
 
 
 def test_scalar_mix_weights(info, make_states):
@@ -185,17 +186,19 @@ def test_scalar_mix_weights(info, make_states):
     states = make_states([2, 6])
     pooler = registry.create("pooler", "scalar_mix", info, tokens=3)
     pooler.alpha.data = torch.tensor([math.log(3), 0.0, 9.0])
-    made = pooler(states, "document").vectors
-    torch.testing.assert_close(made[0, 0], 0.75 * states.layers[4][0, 0] + 0.25 * states.layers[4][0, 1])
-    made[0].sum().backward()
+    vectors = pooler(states, "document").vectors
+    torch.testing.assert_close(vectors[0, 0], 0.75 * states.layers[4][0, 0] + 0.25 * states.layers[4][0, 1])
+    vectors[0].sum().backward()
     assert pooler.alpha.grad[:2].all()
 
 
 @every_pooler
 @pytest.mark.parametrize("side", ["query", "document"])
 def test_normalized_vectors_point_the_same_way_and_have_length_one(name, side, info, make_states):
-    plain, made = (pooled(name, info, make_states([3, 5]), side, normalize=one).vectors for one in (False, True))
-    torch.testing.assert_close(made, plain / plain.square().sum(-1, keepdim=True).sqrt())
+    plain, normalized = (
+        pooled(name, info, make_states([3, 5]), side, normalize=normalize).vectors for normalize in (False, True)
+    )
+    torch.testing.assert_close(normalized, plain / plain.square().sum(-1, keepdim=True).sqrt())
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,7 @@ class Viewers(Pooler):
         self.keep = keep
         self.normalize = self.cosine = normalize
         if keep == "last" and viewers != 1:
-            msg = (
-                f"pooler 'viewers' with keep=last needs one viewer, but viewers={viewers}. Set viewers=1, or keep=all."
-            )
+            msg = f"pooler 'viewers' with keep=last needs one viewer, not {viewers}. Set viewers=1, or keep=all."
             raise OptionError(msg)
         counts = {"document": viewers, "query": int(query_viewer)}
         self.extra_tokens = {

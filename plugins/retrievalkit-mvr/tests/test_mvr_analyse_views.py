@@ -53,18 +53,18 @@ class Stub:
 def analyse(monkeypatch, tmp_path):
     """Analyse made-up vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
 
-    def run(queries, documents, asked, masks=None, **options):
+    def run(queries, documents, queries_of, masks=None, **options):
         monkeypatch.setattr(program, "open_retriever", lambda *_, **__: Stub(queries, documents, masks))
         (tmp_path / "corpus.jsonl").write_text(
-            "".join(json.dumps({"_id": one, "title": "", "text": one}) + "\n" for one in documents)
+            "".join(json.dumps({"_id": document, "title": "", "text": document}) + "\n" for document in documents)
         )
-        (tmp_path / "queries.tsv").write_text("".join(f"{one}\t{one}\n" for one in queries))
-        rows = [f"{query} 0 {document} 1\n" for document, ids in asked.items() for query in ids]
+        (tmp_path / "queries.tsv").write_text("".join(f"{query}\t{query}\n" for query in queries))
+        rows = [f"{query} 0 {document} 1\n" for document, ids in queries_of.items() for query in ids]
         (tmp_path / "qrels.txt").write_text("".join(rows))
         sources = {"corpus": "corpus.jsonl", "queries": "queries.tsv", "qrels": "qrels.txt"}
         paths = {name: tmp_path / file for name, file in sources.items()}
-        found = analyse_views("model", output=tmp_path / "out", plot=False, overwrite=True, **paths, **options)
-        return found, lines_of(tmp_path / "out" / "answers.jsonl")
+        report = analyse_views("model", output=tmp_path / "out", plot=False, overwrite=True, **paths, **options)
+        return report, lines_of(tmp_path / "out" / "answers.jsonl")
 
     return run
 
@@ -76,32 +76,32 @@ class TestGolden:
 
     @pytest.mark.parametrize(("scores", "expected"), [("raw", 0.525), ("softmax", 0.1813960285)])
     def test_local_variation_by_the_program(self, scores, expected, analyse):
-        queries = {f"q{row}": np.array([one]) for row, one in enumerate(self.SCORES)}
-        found, lines = analyse(queries, {"d": np.eye(3)}, {"d": ["q0", "q1"]}, scores=scores)
-        assert found.local_variation == pytest.approx(expected, abs=1e-9)
+        queries = {f"q{row}": np.array([vector]) for row, vector in enumerate(self.SCORES)}
+        report, lines = analyse(queries, {"d": np.eye(3)}, {"d": ["q0", "q1"]}, scores=scores)
+        assert report.local_variation == pytest.approx(expected, abs=1e-9)
         assert [line["view"] for line in lines] == [0, 1]
         assert lines[0]["scores"] == {"view 0": 0.9, "view 1": 0.5, "view 2": 0.1}
 
     def test_perplexity_by_the_program(self, analyse):
-        queries, asked = {}, {}
+        queries, documents_of = {}, {}
         for document, views in ANSWERED.items():
             for number, view in enumerate(views):
                 queries[f"{document}q{number}"] = np.eye(3)[[view]]
-                asked.setdefault(document, []).append(f"{document}q{number}")
-        found, lines = analyse(queries, dict.fromkeys(ANSWERED, np.eye(3)), asked)
-        assert found.perplexity == pytest.approx(1.6094757082, abs=1e-9)
-        assert found.perplexity_pooled == pytest.approx(2.9417134211, abs=1e-9)
-        assert found.perplexity_bound == pytest.approx((3 + 2 + 1) / 3)
+                documents_of.setdefault(document, []).append(f"{document}q{number}")
+        report, lines = analyse(queries, dict.fromkeys(ANSWERED, np.eye(3)), documents_of)
+        assert report.perplexity == pytest.approx(1.6094757082, abs=1e-9)
+        assert report.perplexity_pooled == pytest.approx(2.9417134211, abs=1e-9)
+        assert report.perplexity_bound == pytest.approx((3 + 2 + 1) / 3)
         assert [line["view"] for line in lines] == ALL_ANSWERED
-        assert [view.answered for view in found.views] == [2, 3, 2]
-        assert [view.share for view in found.views] == pytest.approx([2 / 7, 3 / 7, 2 / 7])
-        assert (found.pairs, found.queries, found.documents, found.compared) == (7, 7, 3, 7)
+        assert [view.answered for view in report.views] == [2, 3, 2]
+        assert [view.share for view in report.views] == pytest.approx([2 / 7, 3 / 7, 2 / 7])
+        assert (report.pairs, report.queries, report.documents, report.compared) == (7, 7, 3, 7)
 
 
-def by_brute_force(queries, documents, asked, masks, scores, temperature):
+def by_brute_force(queries, documents, queries_of, masks, scores, temperature):
     """The definitions, pair by pair: the answering views, Local Variations and Perplexities."""
     rows, variations, perplexities = [], [], []
-    for document, ids in asked.items():
+    for document, ids in queries_of.items():
         there = [number for number in range(len(documents[document])) if masks["document"][document][number]]
         views = []
         for query in ids:
@@ -116,17 +116,15 @@ def by_brute_force(queries, documents, asked, masks, scores, temperature):
                 s = dict(f)
                 if scores == "cosine":
                     norm = math.sqrt(q @ q)
-                    s = {
-                        one: f[one] / norm / math.sqrt(documents[document][one] @ documents[document][one]) for one in f
-                    }
+                    s = {v: f[v] / norm / math.sqrt(documents[document][v] @ documents[document][v]) for v in f}
                 if scores == "softmax":
                     total = sum(math.exp(value / temperature) for value in f.values())
-                    s = {one: math.exp(f[one] / temperature) / total for one in f}
+                    s = {v: math.exp(f[v] / temperature) / total for v in f}
                 if len(there) > 1:
                     best = max(s, key=s.get)
-                    variations.append(s[best] - np.mean([s[one] for one in s if one != best]))
+                    variations.append(s[best] - np.mean([s[v] for v in s if v != best]))
         p = [count / len(views) for count in Counter(views).values()]
-        perplexities.append(math.exp(-sum(one * math.log(one) for one in p)))
+        perplexities.append(math.exp(-sum(share * math.log(share) for share in p)))
     return rows, variations, perplexities
 
 
@@ -140,35 +138,37 @@ def test_equals_brute_force(scores, temperature, query_vectors, analyse, monkeyp
     queries = {f"q{row}": random.normal(size=(query_vectors, 3)) for row in range(12)}
     documents = {f"d{row}": random.normal(size=(4, 3)) for row in range(5)}
     masks = {
-        "query": {one: random.random(query_vectors) < 0.7 for one in queries},
-        "document": {one: random.random(4) < 0.7 for one in documents},
+        "query": {query: random.random(query_vectors) < 0.7 for query in queries},
+        "document": {document: random.random(4) < 0.7 for document in documents},
     }
     for side in masks.values():
         for mask in side.values():
             mask[-1] = True
     masks["document"]["d4"][:] = [False, False, False, True]
-    asked = {one: [str(query) for query in random.choice(list(queries), 4, replace=False)] for one in documents}
-    rows, variations, perplexities = by_brute_force(queries, documents, asked, masks, scores, temperature or 1.0)
-    found, lines = analyse(queries, documents, asked, masks, scores=scores, temperature=temperature)
-    made = {(line["query_id"], line["document_id"], line.get("query_vector", 0)): line for line in lines}
-    assert len(made) == len(lines) == len(rows)
+    queries_of = {
+        document: [str(query) for query in random.choice(list(queries), 4, replace=False)] for document in documents
+    }
+    rows, variations, perplexities = by_brute_force(queries, documents, queries_of, masks, scores, temperature or 1.0)
+    report, lines = analyse(queries, documents, queries_of, masks, scores=scores, temperature=temperature)
+    by_key = {(line["query_id"], line["document_id"], line.get("query_vector", 0)): line for line in lines}
+    assert len(by_key) == len(lines) == len(rows)
     for query, document, vector, view, f in rows:
-        line = made[query, document, vector]
+        line = by_key[query, document, vector]
         assert (line["view"], line["label"]) == (view, f"view {view}")
-        assert line["scores"] == pytest.approx({f"view {one}": value for one, value in f.items()}, abs=1e-5)
+        assert line["scores"] == pytest.approx({f"view {number}": value for number, value in f.items()}, abs=1e-5)
     # Documents come in the order in which the judgements name them.
-    assert sorted(found.local_variations) == pytest.approx(sorted(variations), abs=1e-6)
-    assert sorted(found.perplexities) == pytest.approx(sorted(perplexities))
-    assert found.local_variation == pytest.approx(np.mean(variations), abs=1e-6)
-    assert found.perplexity == pytest.approx(np.mean(perplexities))
-    for view in found.views:
+    assert sorted(report.local_variations) == pytest.approx(sorted(variations), abs=1e-6)
+    assert sorted(report.perplexities) == pytest.approx(sorted(perplexities))
+    assert report.local_variation == pytest.approx(np.mean(variations), abs=1e-6)
+    assert report.perplexity == pytest.approx(np.mean(perplexities))
+    for view in report.views:
         scored = [row[4][view.number] for row in rows if view.number in row[4]]
         assert view.offered == len(scored)
         assert view.answered == sum(row[3] == view.number for row in rows)
         assert view.share == pytest.approx(view.answered / len(rows))
         assert view.mean_score == pytest.approx(np.mean(scored), abs=1e-6)
-    assert found.pairs == 20
-    assert found.compared == len(rows)
+    assert report.pairs == 20
+    assert report.compared == len(rows)
 
 
 def test_the_first_of_equal_views_answers(analyse):
@@ -203,18 +203,18 @@ class TestCommand:
         monkeypatch.setenv("RKIT_PRECISION", "fp32")
         result, folder = rkit(*self.LAYERS, "--json")
         assert result.exit_code == 0, result.output
-        found = json.loads(result.stdout)
-        assert found == json.loads((folder / "analysis.json").read_text())
-        assert [view["label"] for view in found["views"]] == ["layer 2", "layer 1", "layer 0"]
-        assert found["pairs"] == found["queries"] == found["documents"] == 42
-        assert found["perplexity"] == found["perplexity_bound"] == 1
+        answer = json.loads(result.stdout)
+        assert answer == json.loads((folder / "analysis.json").read_text())
+        assert [view["label"] for view in answer["views"]] == ["layer 2", "layer 1", "layer 0"]
+        assert answer["pairs"] == answer["queries"] == answer["documents"] == 42
+        assert answer["perplexity"] == answer["perplexity_bound"] == 1
         assert sorted(path.name for path in folder.iterdir()) == [
             "analysis.json", "answers.jsonl", "manifest.json", "views.png",
         ]  # fmt: skip
         assert (folder / "views.png").read_bytes().startswith(PNG)
         lines = lines_of(folder / "answers.jsonl")
         assert Counter(line["label"] for line in lines) == Counter(
-            {view["label"]: view["answered"] for view in found["views"] if view["answered"]}
+            {view["label"]: view["answered"] for view in answer["views"] if view["answered"]}
         )
         pooler = {"pooler": "viewers", "pooler_options": OPTIONS}
         retriever = Retriever.create(tiny_model, **pooler).to("cpu").eval()
@@ -233,7 +233,7 @@ class TestCommand:
         [
             (("--pooler", "cls", "--strict"), "Documents have one vector each"),
             (("--temperature", "0.5"), "temperature 0.5 has no effect on cosine scores"),
-            (("--examples", "train.jsonl"), "Leave out --queries and --qrels, or --examples"),
+            (("--examples", "train.jsonl"), "Leave out --queries and --qrels"),
         ],
     )
     def test_wrong_options(self, options, message, rkit):
@@ -269,8 +269,8 @@ def test_the_table_and_the_plot_take_any_number_of_views(analyse, tmp_path):
     render(alone, Console(file=stream, width=100))
     assert "Local Variation -" in stream.getvalue()
     sizes = set()
-    for number, found in enumerate((many, few, alone)):
-        draw(found, tmp_path / f"{number}.png", title="model")
+    for number, analysis in enumerate((many, few, alone)):
+        draw(analysis, tmp_path / f"{number}.png", title="model")
         image = (tmp_path / f"{number}.png").read_bytes()
         assert image.startswith(PNG)
         sizes.add(len(image))

@@ -121,9 +121,10 @@ def test_equals_numpy(seed, n_queries, others, m, weight, annealing, floor, epoc
     assert value.total.item() == pytest.approx(reference(q, d, positives, ignore, mask, weight, tau), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"local_weight": 0}, {"temperature": 0.05}])
 def test_keeps_the_contract(options):
-    testing.check_loss("global_local", **options)
+    testing.check("loss", "global_local", **options)
 
 
 @pytest.mark.parametrize(

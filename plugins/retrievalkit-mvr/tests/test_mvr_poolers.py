@@ -16,7 +16,7 @@ INFO = EncoderInfo(width=3, layers=4, vocabulary_size=50)
 QUERY = [("", "what is")]
 
 
-def made(**options):
+def pooler_of(**options):
     return registry.create("pooler", "viewers", INFO, **options)
 
 
@@ -31,13 +31,13 @@ def states_of(*, extra=2, first=0):
 def test_the_papers_tokens_by_default():
     """Eight for a document, one for a query: new, of BERT's scale, in the place of [CLS], at position 0."""
     expected = {"source": "new", "standard_deviation": 0.02, "replace_first": True, "position": 0}
-    assert made().needs.extra_tokens == {
+    assert pooler_of().needs.extra_tokens == {
         "document": ExtraTokens(8, **expected),
         "query": ExtraTokens(1, **expected),
     }
     options = {"source": "unused", "position": None, "replace_first": False}
-    assert made(viewers=3, **options).needs.extra_tokens["document"] == ExtraTokens(3, **options)
-    assert made(query_viewer=False, standard_deviation=1.0).needs.extra_tokens == {
+    assert pooler_of(viewers=3, **options).needs.extra_tokens["document"] == ExtraTokens(3, **options)
+    assert pooler_of(query_viewer=False, standard_deviation=1.0).needs.extra_tokens == {
         "document": ExtraTokens(8, standard_deviation=1.0)
     }
 
@@ -45,25 +45,27 @@ def test_the_papers_tokens_by_default():
 @pytest.mark.parametrize("layers", ["1,3,-1", "-1,1,3"])
 @pytest.mark.parametrize(("viewers", "first"), [(1, 0), (2, 1)])
 def test_a_vector_of_each_viewer_in_each_layer(layers, viewers, first):
-    states, pooler = states_of(extra=viewers, first=first), made(viewers=viewers, layers=layers)
-    found = pooler(states, "document")
+    states, pooler = states_of(extra=viewers, first=first), pooler_of(viewers=viewers, layers=layers)
+    representation = pooler(states, "document")
     places = slice(first, first + viewers)
-    assert torch.equal(found.vectors, torch.cat([states.layers[layer][:, places] for layer in (4, 3, 1)], dim=1))
-    assert (found.vector_mask, found.kept) == (None, None)
-    one = [f"layer {layer}" for layer in (4, 3, 1)]
-    names = one if viewers == 1 else [f"{layer}, viewer {viewer}" for layer in one for viewer in range(viewers)]
+    assert torch.equal(
+        representation.vectors, torch.cat([states.layers[layer][:, places] for layer in (4, 3, 1)], dim=1)
+    )
+    assert (representation.vector_mask, representation.kept) == (None, None)
+    firsts = [f"layer {layer}" for layer in (4, 3, 1)]
+    names = firsts if viewers == 1 else [f"{layer}, viewer {viewer}" for layer in firsts for viewer in range(viewers)]
     assert pooler.view_names(3 * viewers) == names
 
 
 @pytest.mark.parametrize("query_viewer", [True, False])
 def test_a_query_has_one_of_the_last_layer(query_viewer):
     states = states_of(extra=1, first=2)
-    found = made(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
-    assert torch.equal(found[:, 0], states.layers[4][:, 2 if query_viewer else 0])
+    vectors = pooler_of(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
+    assert torch.equal(vectors[:, 0], states.layers[4][:, 2 if query_viewer else 0])
 
 
 def test_keep_last():
-    states, pooler = states_of(extra=1), made(viewers=1, layers="1,3,-1", keep="last")
+    states, pooler = states_of(extra=1), pooler_of(viewers=1, layers="1,3,-1", keep="last")
     training = pooler(states, "document")
     assert pooler.needs.layers_of("document", INFO) == (1, 3, 4)
     indexed = pooler.eval()(states, "document")
@@ -71,12 +73,15 @@ def test_keep_last():
     assert torch.equal(indexed.vectors, training.vectors[:, :1])
     assert pooler.needs.layers_of("document", INFO) == pooler.needs.layers_of("query", INFO) == (4,)
     assert pooler.default_loss == "self_contrastive"
-    assert made(layers="1,3").eval().needs.layers_of("document", INFO) == (1, 3)
+    assert pooler_of(layers="1,3").eval().needs.layers_of("document", INFO) == (1, 3)
 
 
 @pytest.mark.parametrize("side", ["query", "document"])
 def test_normalized(side):
-    plain, unit = (made(viewers=1, layers="2,4", normalize=one)(states_of(extra=1), side).vectors for one in (0, 1))
+    plain, unit = (
+        pooler_of(viewers=1, layers="2,4", normalize=normalize)(states_of(extra=1), side).vectors
+        for normalize in (0, 1)
+    )
     torch.testing.assert_close(unit, plain / plain.square().sum(-1, keepdim=True).sqrt())
 
 
@@ -90,13 +95,13 @@ def test_normalized(side):
         ),
         ({"position": -1}, OptionError, "'position' .* cannot be -1"),
         ({"layers": "4,-1"}, OptionError, "layers=4,-1 names one layer twice"),
-        ({"layers": "2,4", "keep": "last"}, OptionError, "viewers=8. Set viewers=1, or keep=all"),
+        ({"layers": "2,4", "keep": "last"}, OptionError, "not 8. Set viewers=1, or keep=all"),
         ({"layers": "2,1", "keep": "last", "viewers": 1}, UnsupportedError, r"last layer \(4\)"),
     ],
 )
 def test_wrong_options(options, error, message):
     with pytest.raises(error, match=message):
-        made(**options)
+        pooler_of(**options)
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
@@ -109,41 +114,41 @@ def model(request, tmp_path_factory):
     "options",
     [
         {},
-        {"source": "unused"},
-        {"query_viewer": False, "position": None, "replace_first": False},
-        {"viewers": 1, "layers": "1,2", "keep": "last"},
-        {"viewers": 2, "layers": "1,2", "normalize": True},
+        pytest.param({"source": "unused"}, marks=pytest.mark.slow),
+        pytest.param({"query_viewer": False, "position": None, "replace_first": False}, marks=pytest.mark.slow),
+        pytest.param({"viewers": 1, "layers": "1,2", "keep": "last"}, marks=pytest.mark.slow),
+        pytest.param({"viewers": 2, "layers": "1,2", "normalize": True}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_the_contract_is_kept(options, model):
-    testing.check_pooler("viewers", model=model, **{"viewers": 3} | options)
+    testing.check("pooler", "viewers", model=model, **{"viewers": 3} | options)
 
 
 def retriever(model, **options):
     return Retriever.create(model, pooler="viewers", pooler_options=options).to("cpu").eval()
 
 
-def encoded(made, texts, side):
-    return made.encode(texts, side, precision="fp32").vectors
+def encoded(retriever, texts, side):
+    return retriever.encode(texts, side, precision="fp32").vectors
 
 
 def test_a_query_without_a_viewer_is_as_it_always_was(model):
-    made = retriever(model, viewers=2, query_viewer=False)
+    of_viewers = retriever(model, viewers=2, query_viewer=False)
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
-    torch.testing.assert_close(encoded(made, QUERY, "query"), encoded(plain, QUERY, "query"))
+    torch.testing.assert_close(encoded(of_viewers, QUERY, "query"), encoded(plain, QUERY, "query"))
 
 
 def test_viewers_equal_to_cls_are_cls(model):
-    made = retriever(model, viewers=1)
-    tower = made.tower("document")
+    of_viewers = retriever(model, viewers=1)
+    tower = of_viewers.tower("document")
     cls_row = AutoModel.from_pretrained(model).get_input_embeddings().weight[tower.tokenizer.cls_token_id]
     with torch.no_grad():
         tower.extra.new.copy_(cls_row.expand_as(tower.extra.new))
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
     texts = [("peru", "lima is a city"), ("", "what is spoken most")]
     for side in ("document", "query"):
-        torch.testing.assert_close(encoded(made, texts, side), encoded(plain, texts, side))
+        torch.testing.assert_close(encoded(of_viewers, texts, side), encoded(plain, texts, side))
 
 
 def test_an_architecture_without_positions(tmp_path):

@@ -243,12 +243,12 @@ def read_docstring(doc: str, name: str) -> Entry | None:
     summary = collapse(summary, MOST_SUMMARY_WORDS + 1).rstrip(" .:;,").lstrip("-* ")
     if summary.count('"') == 1:
         summary = summary.replace('"', "")
-    if not asks(summary, name) or plain(summary) in plain(body):
+    if not is_question(summary, name) or plain(summary) in plain(body):
         summary = ""
     return Entry(name, summary, body)
 
 
-def asks(summary: str, name: str) -> bool:
+def is_question(summary: str, name: str) -> bool:
     """True if a summary line is specific enough to be a question answered by the documented object."""
     words = _WORD.findall(summary)
     letters = [word for word in words if word[0].isalpha()]

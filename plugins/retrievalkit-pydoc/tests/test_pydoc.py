@@ -86,7 +86,7 @@ def violins(tmp_path, monkeypatch):
 
 def test_passages_and_questions(violins):
     """The same text under two names is one passage; a summary line that two passages have asks nothing."""
-    assert [(one.id, one.title, one.text) for one in passages("violins")] == [
+    assert [(passage.id, passage.title, passage.text) for passage in passages("violins")] == [
         (name, name, BODY.format(word))
         for name, word in [
             ("violins.Bow", "hairs"),
@@ -95,7 +95,7 @@ def test_passages_and_questions(violins):
             ("violins.tune", "strings"),
         ]
     ]
-    assert [(one.id, one.text) for one in read_queries("pydoc:violins")] == [
+    assert [(query.id, query.text) for query in read_queries("pydoc:violins")] == [
         ("q:violins.Bow", "Put rosin on the hair of a bow"),
         ("q:violins.tune", "Tune all strings of a violin"),
     ]
@@ -107,7 +107,7 @@ def test_passages_and_questions(violins):
 
 
 def test_a_part_of_a_package(violins):
-    assert [one.id for one in passages("violins.Bow")] == ["violins.Bow.rosin"]
+    assert [passage.id for passage in passages("violins.Bow")] == ["violins.Bow.rosin"]
     with pytest.raises(InputError, match=r"'pydoc:violins\.cello' has no documentation"):
         passages("violins.cello")
 
@@ -118,7 +118,7 @@ def test_what_was_read_is_kept(violins, cache):
     assert passages("violins") == first
     with gzip.open(kept, "wt") as stream:
         stream.write('["violins.new", "", "body"]\n')
-    assert [one.id for one in passages("violins")] == ["violins.new"]
+    assert [passage.id for passage in passages("violins")] == ["violins.new"]
     kept.write_bytes(b"damaged")
     assert passages("violins") == first
     shutil.rmtree(cache)
@@ -130,7 +130,7 @@ def test_a_changed_package_is_read_again(violins):
     before = fingerprint("pydoc:violins")
     (violins / "deep.py").write_text("")
     modules.version.cache_clear()
-    assert [one.id for one in passages("violins")] == ["violins.tune"]
+    assert [passage.id for passage in passages("violins")] == ["violins.tune"]
     assert fingerprint("pydoc:violins") != before
 
 
@@ -149,8 +149,8 @@ def test_the_name_that_is_installed_is_understood():
 
 def test_numpy():
     """Python functions, compiled ones, ufuncs and methods, under the names that people use."""
-    texts = {one.id: one.text for one in passages("numpy")}
-    questions = {one.id.removeprefix("q:"): one.text for one in read_queries("pydoc:numpy")}
+    texts = {passage.id: passage.text for passage in passages("numpy")}
+    questions = {query.id.removeprefix("q:"): query.text for query in read_queries("pydoc:numpy")}
     assert len(texts) > 900
     assert len(questions) > 600
     assert questions["numpy.linalg.eigh"].startswith("Return the eigenvalues and eigenvectors of a complex Hermitian")
@@ -163,9 +163,9 @@ def test_numpy():
 def test_the_standard_library_has_its_own_names(monkeypatch):
     wanted = {"posixpath", "json", "itertools"}
     monkeypatch.setattr(sys, "stdlib_module_names", frozenset(wanted))
-    found = {one.id for one in passages("stdlib")}
-    assert {"json.dumps", "itertools.combinations", "os.path.join", "str.split"} <= found
-    assert "posixpath.join" not in found
+    names = {passage.id for passage in passages("stdlib")}
+    assert {"json.dumps", "itertools.combinations", "os.path.join", "str.split"} <= names
+    assert "posixpath.join" not in names
 
 
 def test_splits_share_the_passages_and_divide_the_questions():

@@ -9,7 +9,7 @@ from retrievalkit_pydoc.source import (
     LEAST_BODY_WORDS,
     MOST_BODY_WORDS,
     MOST_SUMMARY_WORDS,
-    asks,
+    is_question,
     plain,
     read_docstring,
     unmarked,
@@ -74,8 +74,8 @@ def test_too_little_text_or_an_unfilled_template_is_no_passage(doc):
     ],
 )
 def test_what_is_no_question(summary, name):
-    assert asks("Solve a linear matrix equation", "numpy.linalg.solve")
-    assert not asks(summary.rstrip("."), name)
+    assert is_question("Solve a linear matrix equation", "numpy.linalg.solve")
+    assert not is_question(summary.rstrip("."), name)
     read = read_docstring(f"{summary}\n\n{BODY}", name)
     assert read is None or read.summary == ""
 

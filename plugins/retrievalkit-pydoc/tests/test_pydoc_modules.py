@@ -53,8 +53,8 @@ except ImportError:
         """Doc of slow."""
 '''
     assert names({"pkg": read_module(source, "pkg")}) == {
-        **{f"pkg.{one}": f"Doc of {one}." for one in ("tune", "bow", "Violin", "Cello", "late", "slow")},
-        **{f"pkg.Violin.{one}": f"Doc of {one}." for one in ("play", "pitch", "Bow")},
+        **{f"pkg.{name}": f"Doc of {name}." for name in ("tune", "bow", "Violin", "Cello", "late", "slow")},
+        **{f"pkg.Violin.{name}": f"Doc of {name}." for name in ("play", "pitch", "Bow")},
     }
 
 

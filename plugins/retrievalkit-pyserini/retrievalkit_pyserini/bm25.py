@@ -1,4 +1,4 @@
-"""The indexer `bm25`: a corpus in a Lucene index, searched with BM25, with the same scores as Pyserini.
+"""The indexer `bm25`: a corpus in a Lucene index, searched with BM25; the scores equal Pyserini's.
 
     rkit index CORPUS --indexer bm25 --output bm25
     rkit search bm25 --queries QUERIES --k 1000 --output bm25.trec
@@ -64,8 +64,10 @@ class _Settings:
 class BM25(Indexer):
     """Lucene's BM25 through Pyserini; title and text form one field, as in Pyserini's flat BEIR indexes.
 
-    Hits and scores equal those of Pyserini's `LuceneSearcher`: rounded to four decimals, with ties ordered by id and
-    each lowered by a millionth more than the previous one. A query without a term in the index has no hits.
+    BM25 (Robertson and Zaragoza 2009) scores matching words with an inverted index: compressed posting lists on disk.
+    A query reads the lists of its words. Hits and scores equal those of Pyserini's `LuceneSearcher`
+    (https://arxiv.org/abs/2102.10073): rounded to four decimals, with ties ordered by id and each lowered by a
+    millionth more than the previous score. A query without a term in the index has no hits.
 
     Args:
         k1: Term frequency saturation: the higher, the longer repetitions of a term add to the score; 0 counts it once.
@@ -293,8 +295,8 @@ class BM25(Indexer):
         if self.rm3 is not None:
             msg = "bm25 with rm3 can search, but cannot score requested texts. Drop rm3."
             raise UnsupportedError(msg)
-        known = self._known()
-        numbers = [np.array([known.get(name, -1) for name in names], dtype=np.int64) for names in ids]
+        numbers_by_id = self._known()
+        numbers = [np.array([numbers_by_id.get(name, -1) for name in names], dtype=np.int64) for names in ids]
 
         def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
             return list(map(rounded, searcher.scores(queries[start:end], inside, threads=self.threads)))

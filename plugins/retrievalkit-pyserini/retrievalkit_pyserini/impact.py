@@ -58,11 +58,12 @@ class _Settings:
 
 
 class Impact(Indexer):
-    """Learned sparse retrieval (SPLADE and others) with Lucene's impact index; weights are rounded to integers.
+    """Learned sparse retrieval (SPLADE, uniCOIL) with Lucene's impact index; weights are rounded to integers.
 
-    A score is the sum of query weight times rounded text weight, on the scale of the original weights; queries are not
-    rounded. A text that shares no term with a query is never a hit. Vectors in the same folder are ignored. Building
-    the index reports the quantisation loss.
+    Impact indexes follow Mackenzie et al. (2021, https://arxiv.org/abs/2110.11540). A score is the sum of query weight
+    times rounded text weight, on the scale of the original weights; queries are not rounded. A text that shares no term
+    with a query is never a hit. The posting lists are compressed and on disk; a query reads the lists of its
+    terms. Vectors in the same folder are ignored. Building the index reports the quantisation loss.
 
     Args:
         bits: Bits per impact: the largest is 2**bits - 1.
@@ -207,10 +208,7 @@ class Impact(Indexer):
         assert weights is not None
         weights = scipy.sparse.csr_matrix(weights.float().cpu().numpy())
         if weights.shape[1] != self._vocabulary:
-            msg = (
-                f"queries have weights over {weights.shape[1]} terms, but documents over {self._vocabulary}. "
-                "Encode both with the same model."
-            )
+            msg = f"queries have weights over {weights.shape[1]} terms, but documents over {self._vocabulary}."
             raise UnsupportedError(msg)
         if weights.data.min(initial=0) < 0:
             msg = "a query has negative weights, which Lucene cannot search for. Use --indexer flat."

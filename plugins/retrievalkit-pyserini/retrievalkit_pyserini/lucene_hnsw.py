@@ -43,11 +43,12 @@ WRITE_BUFFER_MEGABYTES = 1024.0
 
 
 class LuceneHnsw(Indexer):
-    """Approximate nearest neighbours with Lucene's HNSW graph (Malkov and Yashunin 2018), one or many vectors per text.
+    """Approximate nearest neighbours with Lucene's HNSW graph, one or many vectors per text.
 
-    Retrieval is approximate (`rkit index --check` measures recall); scores are exact: float32 inner products of the
-    original vectors, or the sum over the best matches for several query vectors (MaxSim). Building with several threads
-    gives a different graph each time, so hits may differ.
+    HNSW (Malkov and Yashunin 2018, https://arxiv.org/abs/1603.09320) stores 4 bytes per dimension and up to 32 links
+    per vector; search time grows about logarithmically. Retrieval is approximate (`rkit index --check` measures
+    recall), scores are exact: float32 inner products of the original vectors, or the sum over the best matches for
+    several query vectors (MaxSim). Building with several threads gives a different graph, and hits, each time.
 
     Args:
         ef_search: Minimum number of vectors that a query explores: more gives higher recall and slower search.

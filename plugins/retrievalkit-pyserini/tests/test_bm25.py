@@ -32,9 +32,9 @@ def of_pyserini(searcher, query, k):
     return [hit.docid for hit in hits], np.array([hit.score for hit in hits], dtype=np.float32)
 
 
-def assert_same(found, expected):
-    assert found[0] == expected[0]
-    for ours, theirs in zip(found[1], expected[1], strict=True):
+def assert_same(hits, expected):
+    assert hits[0] == expected[0]
+    for ours, theirs in zip(hits[1], expected[1], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -93,28 +93,29 @@ def test_several_threads_of_python_search_at_once(folder, queries):
 
     def answers():
         ids, scores = index.search(queries, 20)
-        given = [one.tolist() for one in index.scores(few, ids[:3])]
+        scores_of_few = [row.tolist() for row in index.scores(few, ids[:3])]
         explained = [index.contributions(query, some[:2]) for query, some in zip(few, ids, strict=False)]
-        return ids, [one.tolist() for one in scores], given, explained, [index.search([query], 5)[0] for query in few]
+        alone = [index.search([query], 5)[0] for query in few]
+        return ids, [row.tolist() for row in scores], scores_of_few, explained, alone
 
     expected = answers()
     with ThreadPoolExecutor(4) as pool:
-        assert all(found == expected for found in pool.map(lambda _: answers(), range(40)))
+        assert all(answer == expected for answer in pool.map(lambda _: answers(), range(40)))
 
 
 def test_scores_of_given_texts(index, queries, passages, monkeypatch):
     """Given texts get the scores that search has before it sets equal ones apart, in any order; the others 0."""
     names = [passage.id for passage in passages]
-    found = list(zip(*index.search(queries, len(names)), strict=True))
-    asked = [names[::-1], names[7:9] * 2, [], *[names] * (len(queries) - 3)]
+    rankings = list(zip(*index.search(queries, len(names)), strict=True))
+    documents = [names[::-1], names[7:9] * 2, [], *[names] * (len(queries) - 3)]
     whole = index.scores(queries, [names] * len(queries))
-    for (ids, scores), all_scores in zip(found, whole, strict=True):
+    for (ids, scores), all_scores in zip(rankings, whole, strict=True):
         by_name = dict(zip(names, all_scores, strict=True))
         np.testing.assert_array_equal(part_ties(np.array([by_name.pop(name) for name in ids])), scores)
         assert set(by_name.values()) <= {0.0}
     for most in (500_000, 60):
         monkeypatch.setattr(bm25, "HITS_IN_A_CALL", most)
-        for ours, all_scores, some in zip(index.scores(queries, asked), whole, asked, strict=True):
+        for ours, all_scores, some in zip(index.scores(queries, documents), whole, documents, strict=True):
             assert ours.dtype == np.float32
             np.testing.assert_array_equal(ours, all_scores[[names.index(name) for name in some]])
 
@@ -216,11 +217,11 @@ def test_every_language_has_its_analyzer(tmp_path):
     for language in get_args(bm25.Language):
         (tmp_path / language).mkdir()
         try:
-            found = built(tmp_path / language, texts, language=language).search(["2024"], 2)[0]
+            hits = built(tmp_path / language, texts, language=language).search(["2024"], 2)[0]
         except RetrievalkitError as error:
             problems[language] = str(error)
         else:
-            assert found == [["1"]], language
+            assert hits == [["1"]], language
     assert all(language == "th" and "Thai segmentation" in problem for language, problem in problems.items())
 
 
@@ -237,24 +238,25 @@ def test_storing_the_texts(tmp_path, corpus, pyserini):
 def test_rm3_is_pyserini_s(tmp_path, pyserini, passages):
     """With rm3, hits equal Pyserini's RM3 with the same settings, and each setting changes them."""
     # RM3 takes no term that more than a tenth of the texts have.
-    rare = [f"{one.text} topic{n % 37} detail{n % 53} point{n % 29} case{n % 71}" for n, one in enumerate(passages)]
+    words = "topic{} detail{} point{} case{}"
+    rare = [f"{passage.text} {words.format(n % 37, n % 53, n % 29, n % 71)}" for n, passage in enumerate(passages)]
     corpus = Corpus.of(Passage(str(number), "", text) for number, text in enumerate(rare))
     settings_ = {"rm3_terms": 5, "rm3_documents": 3, "rm3_original_weight": 0.4}
     index = built(tmp_path, corpus, rm3=True, **settings_)
     searcher = pyserini.LuceneSearcher(str(tmp_path / "lucene"))
     searcher.set_rm3(5, 3, 0.4)
     queries = ["red river topic5", "detail7 violin", "paints case70"]
-    found = index.search(queries, 20)
+    results = index.search(queries, 20)
     ids, scores = zip(*(of_pyserini(searcher, query, 20) for query in queries), strict=True)
-    assert_same(found, (list(ids), scores))
+    assert_same(results, (list(ids), scores))
     for name, value in {"rm3_terms": 20, "rm3_documents": 9, "rm3_original_weight": 0.9}.items():
         other = BM25(rm3=True, **settings_ | {name: value})
         other.open(tmp_path)
-        pairs = zip(other.search(queries, 20)[1], found[1], strict=True)
-        assert not all(np.array_equal(one, before) for one, before in pairs), name
+        pairs = zip(other.search(queries, 20)[1], results[1], strict=True)
+        assert not all(np.array_equal(after, before) for after, before in pairs), name
     plain = BM25()
     plain.open(tmp_path)
-    assert plain.search(queries, 20)[0] != found[0]
+    assert plain.search(queries, 20)[0] != results[0]
     assert index.search(["", "zebra"], 5)[0] == [[], []]
 
 

@@ -21,8 +21,8 @@ def test_cacm(tmp_path):
     """What was measured once comes out; Anserini has AP 0.3123 and P@30 0.1942, on records with more fields."""
     index = rk.Index.build(CACM, None, tmp_path / "index", indexer="bm25")
     assert len(index) == 3204
-    found = index.search(CACM, k=1000).evaluate(CACM, "AP P@30 nDCG@10")
-    assert dict(found) == pytest.approx({"AP": 0.3270, "P@30": 0.1929, "nDCG@10": 0.4754}, abs=0.001)
+    scores = index.search(CACM, k=1000).evaluate(CACM, "AP P@30 nDCG@10")
+    assert dict(scores) == pytest.approx({"AP": 0.3270, "P@30": 0.1929, "nDCG@10": 0.4754}, abs=0.001)
 
 
 @pytest.mark.slow
@@ -32,11 +32,13 @@ def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
     collection, queries = tmp_path / "collection", tmp_path / "queries.tsv"
     collection.mkdir()
     with (collection / "texts.jsonl").open("w", encoding="utf-8") as stream:
-        for one in open_corpus(CACM / "corpus.jsonl.gz"):
-            contents = f"{one.title}\n{one.text}".strip()
-            stream.write(json.dumps({"id": one.id, "contents": contents}) + "\n")
-    asked = read_queries(CACM / "queries.jsonl.gz")
-    queries.write_text("".join(f"{one.id}\t{' '.join(one.text.split())}\n" for one in asked), encoding="utf-8")
+        for passage in open_corpus(CACM / "corpus.jsonl.gz"):
+            contents = f"{passage.title}\n{passage.text}".strip()
+            stream.write(json.dumps({"id": passage.id, "contents": contents}) + "\n")
+    questions = read_queries(CACM / "queries.jsonl.gz")
+    queries.write_text(
+        "".join(f"{query.id}\t{' '.join(query.text.split())}\n" for query in questions), encoding="utf-8"
+    )
     theirs = tmp_path / "pyserini"
     shape = ["--collection", "JsonCollection", "--generator", "DefaultLuceneDocumentGenerator"]
     pyserini("pyserini.index.lucene", *shape, "--input", str(collection), "--index", str(theirs), "--threads", "1")
@@ -45,10 +47,10 @@ def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
     index = rk.Index.build(CACM / "corpus.jsonl.gz", None, tmp_path / "rkit", indexer="bm25")
     index.search(queries, k=100).save(tmp_path / "rkit.trec")
     # Line by line: Pyserini writes six decimals, by which scores that it tells apart read as equal.
-    expected, found = lines(tmp_path / "pyserini.trec"), lines(tmp_path / "rkit.trec")
-    assert len(found) > 3000
-    assert [row[:4] for row in found] == [row[:4] for row in expected]
-    assert [float(row[4]) for row in found] == pytest.approx([float(row[4]) for row in expected], abs=2e-6)
+    expected, own = lines(tmp_path / "pyserini.trec"), lines(tmp_path / "rkit.trec")
+    assert len(own) > 3000
+    assert [row[:4] for row in own] == [row[:4] for row in expected]
+    assert [float(row[4]) for row in own] == pytest.approx([float(row[4]) for row in expected], abs=2e-6)
 
 
 def lines(run):

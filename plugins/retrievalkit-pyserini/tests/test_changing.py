@@ -39,16 +39,16 @@ def build(folder, texts, shards=None):
 
 
 def assert_same(folder, anew):
-    one, other = open_index(folder).indexer, open_index(anew).indexer
+    first, other = open_index(folder).indexer, open_index(anew).indexer
     for k in (2, 20):
-        (ids, scores), (wanted_ids, wanted) = one.search(QUERIES, k), other.search(QUERIES, k)
+        (ids, scores), (wanted_ids, wanted) = first.search(QUERIES, k), other.search(QUERIES, k)
         assert ids == wanted_ids
-        for found, right in zip(scores, wanted, strict=True):
-            np.testing.assert_array_equal(found, right)
-    asked = [list(NAMES)] * len(QUERIES)
-    for found, right in zip(one.scores(QUERIES, asked), other.scores(QUERIES, asked), strict=True):
-        np.testing.assert_array_equal(found, right)
-    assert one.contributions(QUERIES[3], NAMES) == other.contributions(QUERIES[3], NAMES)
+        for score, right in zip(scores, wanted, strict=True):
+            np.testing.assert_array_equal(score, right)
+    documents = [list(NAMES)] * len(QUERIES)
+    for score, right in zip(first.scores(QUERIES, documents), other.scores(QUERIES, documents), strict=True):
+        np.testing.assert_array_equal(score, right)
+    assert first.contributions(QUERIES[3], NAMES) == other.contributions(QUERIES[3], NAMES)
 
 
 some = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3), min_size=1, max_size=6)
@@ -84,7 +84,7 @@ def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, first
             change_index(index, compact=True)
     anew = build(tmp_path / "anew", held)
     assert_same(index, anew)
-    counts, wanted = (read_manifest(one, "index")["counts"] for one in (index, anew))
+    counts, wanted = (read_manifest(place, "index")["counts"] for place in (index, anew))
     assert (counts["texts"], counts["empty"]) == (wanted["texts"], wanted["empty"])
 
 
@@ -111,8 +111,8 @@ def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
     change_index(tmp_path / "index", delete=["p1"], add=more)
     left = [*NAMES[:1], *NAMES[2:]]
     build_index(vectors(tmp_path / "all", left, weights=weights), output=tmp_path / "anew", **build)
-    asked = torch.arange(16.0).reshape(2, 1, 8)
-    queries = Representation(weights=asked[:, 0]) if weights else Representation(asked)
+    numbers = torch.arange(16.0).reshape(2, 1, 8)
+    queries = Representation(weights=numbers[:, 0]) if weights else Representation(numbers)
     (ids, scores), (wanted, right) = (
         open_index(tmp_path / name).indexer.search(queries, 6) for name in ("index", "anew")
     )
@@ -122,7 +122,7 @@ def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
 
 def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
     build_index(vectors(tmp_path / "v", NAMES[:5], weights=True), indexer="impact", output=tmp_path / "index")
-    with pytest.raises(UnsupportedError, match=r"cannot be added to: .*Index the whole collection again"):
+    with pytest.raises(UnsupportedError, match=r"is built from all texts at once .*Index the whole corpus"):
         change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))
 
 
@@ -134,4 +134,4 @@ def test_shards_joined_are_as_an_index_built_at_once(tmp_path):
     assert read_manifest(sharded, "index")["counts"] == read_manifest(whole, "index")["counts"]
     assert [path.name for path in sharded.iterdir() if path.name.startswith((".", "segments"))] == []
     change_index(sharded, delete=["p1"], compact=True)
-    assert_same(sharded, build(tmp_path / "less", {name: one for name, one in texts.items() if name != "p1"}))
+    assert_same(sharded, build(tmp_path / "less", {name: text for name, text in texts.items() if name != "p1"}))

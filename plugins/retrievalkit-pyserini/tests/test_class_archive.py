@@ -38,8 +38,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.path.exists("/proc/sel
 def archive(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     assert run(BUILD, cache, JAVA_TOOL_OPTIONS="-Dmine=1") == (0, "", "")
-    (made,) = (cache / "retrievalkit" / "java").iterdir()
-    return made
+    (version,) = (cache / "retrievalkit" / "java").iterdir()
+    return version
 
 
 def test_java_starts_from_the_archive(archive, tmp_path):

@@ -35,7 +35,8 @@ def test_damage_is_found_when_an_index_is_opened(sources, tmp_path, name):
     check_damage(tmp_path / "index-1", tmp_path / "index-2", tmp_path / "damaged", seeds=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "recall"), [("bm25", 1.0), ("impact", 0.99), ("lucene_hnsw", 0.7)])
 def test_the_contract_is_kept(tmp_path, name, recall):
     """In processes of their own too: tests/cli/test_plugin_installation.py. Weights of impact are rounded."""
-    testing.check_indexer(name, tmp_path, without=["other_process"], recall=recall)
+    testing.check("indexer", name, folder=tmp_path, recall=recall)

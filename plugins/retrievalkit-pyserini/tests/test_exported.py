@@ -71,12 +71,12 @@ def test_the_encoder_auto_gives_equal_vectors(checkpoint, tmp_path, pooler, enco
     folders = [output / flags["--encoder"].partition("/")[2] for flags in (encode, search)]
     documents = module.AutoDocumentEncoder(str(folders[0]), prefix=encode.get("--prefix"), **shape)
     titles, texts = zip(*PASSAGES, strict=True)
-    found = documents.encode(
+    representation = documents.encode(
         list(texts), titles=list(titles), max_length=int(encode["--max-length"]), add_sep="--add-sep" in encode
     )
     if "--prefix" not in encode:  # Pyserini puts a prefix in front of the text, behind the title
         expected = ours.encode(PASSAGES, "document").vectors[:, 0]
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(representation, expected, rtol=1e-3, atol=1e-4)
     queries = module.AutoQueryEncoder(str(folders[1]), prefix=search.get("--query-prefix"), **shape)
     expected = ours.encode([("", query) for query in QUERIES], "query").vectors[:, 0]
     np.testing.assert_allclose([queries.encode(query) for query in QUERIES], expected, rtol=1e-3, atol=1e-4)
@@ -88,13 +88,13 @@ def test_splade_differs_by_rounding_alone(checkpoint, tmp_path):
     source = checkpoint("dense_sparse", {}, views="sparse", pooled_tokens="all", top_k=None)
     rkit("export", source, output, "--to", "pyserini")
     encoder = module.SpladeDocumentEncoder(str(output / "encoder"), device="cpu")
-    (found,) = encoder.encode(["peru is a city"], max_length=100)
+    (vector,) = encoder.encode(["peru is a city"], max_length=100)
     ours = Retriever.load(source, "cpu")
     weights = ours.encode([("", "peru is a city")], "document").weights[0]
     vocabulary = ours.tower("document").tokenizer.get_vocab()
     expected = {token: round(float(weights[row]) / 5 * 256) for token, row in vocabulary.items() if weights[row] > 0}
-    assert found.keys() == expected.keys()
-    assert all(abs(found[token] - expected[token]) <= 1 for token in found)
+    assert vector.keys() == expected.keys()
+    assert all(abs(vector[token] - expected[token]) <= 1 for token in vector)
 
 
 @pytest.mark.parametrize("kind", ["vectors", "flat"])

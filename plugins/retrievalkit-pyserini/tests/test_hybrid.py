@@ -18,7 +18,7 @@ def rkit(*words, **options):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def indexes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hybrid")
     collection = testing.tiny_collection(folder / "data")
     model = testing.tiny_model(folder / "model")
@@ -28,11 +28,11 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_hits_say_which_terms_lucene_counted(made):
+def test_hits_say_which_terms_lucene_counted(indexes):
     """Stems, whose contributions add up to the score, and mark the words of the text."""
     weights = ("--fusion", "linear", "--normalization", "min_max", "--weights", "0.99,0.01")
-    asked = ("search", made / "bm25", made / "dense", *weights, "--query", "languages spoken in Peru")
-    value = json.loads(rkit(*asked, "--k", 1, "--json").stdout)
+    options = ("search", indexes / "bm25", indexes / "dense", *weights, "--query", "languages spoken in Peru")
+    value = json.loads(rkit(*options, "--k", 1, "--json").stdout)
     [hit] = value["hits"]
     assert hit["title"] == "Peru"
     bm25, dense = hit["found"]
@@ -40,6 +40,6 @@ def test_hits_say_which_terms_lucene_counted(made):
     assert set(bm25["terms"]) == {"languag", "spoken", "peru"}
     assert sum(bm25["terms"].values()) == pytest.approx(bm25["score"], abs=1e-3)
     assert hit["matches"] == ["language", "spoken"]
-    printed = rkit(*asked, "--k", 1).stdout.splitlines()
+    printed = rkit(*options, "--k", 1).stdout.splitlines()
     assert printed[0].startswith("  1  Peru  c33  ")
     assert printed[2].startswith(f"     bm25 #1 {bm25['score']:.4f}  peru ")

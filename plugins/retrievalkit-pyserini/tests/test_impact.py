@@ -11,7 +11,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.errors import OptionError, UnsupportedError
 
 
-def asked(weights):
+def representation(weights):
     return Representation(weights=torch.from_numpy(np.asarray(weights, dtype=np.float32)))
 
 
@@ -40,7 +40,7 @@ def test_hits_are_those_of_the_rounded_weights(tmp_path, store, random_weights, 
     index, counts = built(store(300, weights=weights), tmp_path / "index")
     scale = 255 / weights.max()
     impacts = rounded(weights, scale, 255)
-    ids, scores = index.search(asked(queries), k)
+    ids, scores = index.search(representation(queries), k)
     for ours, ours_scores, (rows, expected) in zip(ids, scores, brute_force(queries, impacts, scale, k), strict=True):
         assert ours_scores.dtype == np.float32
         np.testing.assert_allclose(ours_scores, expected, rtol=1e-5)
@@ -63,7 +63,7 @@ def test_pyserini_opens_it(tmp_path, store, random_weights, pyserini_import):
             return {str(term): int(queries[int(number), term]) for term in np.flatnonzero(queries[int(number)])}
 
     searcher = pyserini_module("pyserini.search.lucene").LuceneImpactSearcher(str(tmp_path / "index/lucene"), Encoder())
-    ids, scores = index.search(asked(queries), 10)
+    ids, scores = index.search(representation(queries), 10)
     scale = 255 / weights.max()
     for number, (ours, ours_scores) in enumerate(zip(ids, scores, strict=True)):
         hits = searcher.search(str(number), 10)
@@ -86,8 +86,8 @@ def test_more_bits_lose_less(tmp_path, store, random_weights):
     assert errors[0] > 0.1 > 1e-4 > errors[-1]
     assert shares[0] < shares[2] <= shares[3] == 1.0
     exact = queries @ weights.T
-    ids, scores = index.search(asked(queries), 10)
-    assert ids == [[f"t{row}" for row in np.argsort(-one)[:10]] for one in exact]
+    ids, scores = index.search(representation(queries), 10)
+    assert ids == [[f"t{row}" for row in np.argsort(-of_query)[:10]] for of_query in exact]
     np.testing.assert_allclose(scores, -np.sort(-exact)[:, :10], rtol=1e-3)
 
 
@@ -97,7 +97,7 @@ def test_scale(tmp_path, store):
     index, counts = built(store(2, weights=weights), tmp_path / "index", scale=10.0)
     assert (counts["terms"], counts["terms_dropped"], counts["terms_clipped"]) == (3, 1, 1)
     assert counts["relative_error"] == pytest.approx((0.02 + 64.5) / 91.32, abs=1e-6)
-    ids, scores = index.search(asked(np.eye(3)), 5)
+    ids, scores = index.search(representation(np.eye(3)), 5)
     assert ids == [[], ["t0", "t1"], ["t1"]]
     np.testing.assert_allclose(np.concatenate(scores), [1.0, 0.3, 25.5], rtol=1e-6)
 
@@ -130,7 +130,7 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
     index, counts = built(store(30, weights=weights, vectors=vectors), tmp_path / "index")
     assert counts["vectors_left_aside"] == 60
     queries = Representation(vectors=torch.ones(1, 1, 4), weights=torch.from_numpy(weights[:1]))
-    assert index.search(queries, 5)[0] == index.search(asked(weights[:1]), 5)[0]
+    assert index.search(queries, 5)[0] == index.search(representation(weights[:1]), 5)[0]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
 )
 def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, problem):
     weights = random_weights(20)
-    made = {
+    parts = {
         "vectors": {"vectors": np.ones((20, 1, 4), dtype=np.float32)},
         "zeros": {"weights": weights * 0},
         "negative": {"weights": -weights},
@@ -153,7 +153,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, 
     folder = tmp_path / "index"
     folder.mkdir()
     with pytest.raises(UnsupportedError, match=problem):
-        Impact(**options).build(store(20, **made[kind]), folder)
+        Impact(**options).build(store(20, **parts[kind]), folder)
     assert not list(folder.iterdir())
 
 
@@ -162,8 +162,8 @@ def test_queries_that_do_not_fit(tmp_path, store, random_weights):
     with pytest.raises(UnsupportedError, match="queries have none"):
         index.search(Representation(vectors=torch.ones(1, 1, 4)), 5)
     with pytest.raises(UnsupportedError, match="over 7 terms"):
-        index.search(asked(np.ones((1, 7))), 5)
+        index.search(representation(np.ones((1, 7))), 5)
     with pytest.raises(UnsupportedError, match="negative"):
-        index.search(asked(-random_weights(1)), 5)
+        index.search(representation(-random_weights(1)), 5)
     with pytest.raises(OptionError, match="k is 0"):
-        index.search(asked(random_weights(1)), 0)
+        index.search(representation(random_weights(1)), 0)

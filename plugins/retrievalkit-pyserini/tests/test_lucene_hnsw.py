@@ -14,7 +14,7 @@ def drawn(texts, m=1, dim=8, seed=0):
     return np.random.default_rng(seed).standard_normal((texts, m, dim)).astype(np.float32)
 
 
-def asked(vectors, mask=None):
+def representation(vectors, mask=None):
     return Representation(torch.from_numpy(vectors), None if mask is None else torch.from_numpy(mask))
 
 
@@ -28,8 +28,8 @@ def built(source, folder, **options):
 
 def assert_exact(index, queries, documents, k):
     exact = all_scores(queries, documents).numpy()
-    found = index.search(queries, k)
-    for ids, ours, theirs in zip(*found, exact, strict=True):
+    results = index.search(queries, k)
+    for ids, ours, theirs in zip(*results, exact, strict=True):
         order = np.argsort(-theirs, kind="stable")[:k]
         assert ids == [f"t{row}" for row in order]
         assert ours.dtype == np.float32
@@ -42,16 +42,16 @@ def test_one_vector_a_text(tmp_path, store, k, threads):
     vectors = drawn(250)
     index, counts = built(store(250, vectors=vectors), tmp_path / "index", ef_search=250, threads=threads)
     assert counts == {"texts": 250, "vectors": 250}
-    assert_exact(index, asked(drawn(12, seed=1)), asked(vectors), k)
+    assert_exact(index, representation(drawn(12, seed=1)), representation(vectors), k)
 
 
 def test_several_vectors_a_text(tmp_path, store):
     """The best of a text's vectors counts; a query of several vectors gets the sum of its best (MaxSim)."""
     vectors = drawn(60, m=3)
     index, _ = built(store(60, vectors=vectors), tmp_path / "index", ef_search=60)
-    assert_exact(index, asked(drawn(6, seed=1)), asked(vectors), 20)
+    assert_exact(index, representation(drawn(6, seed=1)), representation(vectors), 20)
     mask = np.array([[True, True], [True, False]])
-    assert_exact(index, asked(drawn(2, m=2, seed=2), mask), asked(vectors), 60)
+    assert_exact(index, representation(drawn(2, m=2, seed=2), mask), representation(vectors), 60)
 
 
 def test_a_varying_number_of_vectors(tmp_path, store):
@@ -62,20 +62,20 @@ def test_a_varying_number_of_vectors(tmp_path, store):
     padded, mask = np.zeros((8, 9, 8), dtype=np.float32), np.arange(9) < counts[:, None]
     padded[mask] = rows
     index, _ = built(store(8, vectors=rows, counts=counts), tmp_path / "index", ef_search=1)
-    assert_exact(index, asked(drawn(5, seed=1)), asked(padded, mask), 8)
+    assert_exact(index, representation(drawn(5, seed=1)), representation(padded, mask), 8)
 
 
 def test_a_wider_search_finds_more(tmp_path, store):
     vectors, queries = drawn(900, dim=24), drawn(30, dim=24, seed=1)
-    exact = all_scores(asked(queries), asked(vectors)).numpy()
-    best = [{f"t{row}" for row in np.argsort(-one)[:10]} for one in exact]
+    exact = all_scores(representation(queries), representation(vectors)).numpy()
+    best = [{f"t{row}" for row in np.argsort(-of_query)[:10]} for of_query in exact]
     built(store(900, vectors=vectors), tmp_path / "index", threads=1)
     recalls = []
     for width in (10, 100, 900):
         index = LuceneHnsw(ef_search=width)
         index.open(tmp_path / "index")
-        ids, _ = index.search(asked(queries), 10)
-        recalls.append(np.mean([len(one & set(two)) / 10 for one, two in zip(best, ids, strict=True)]))
+        ids, _ = index.search(representation(queries), 10)
+        recalls.append(np.mean([len(right & set(names)) / 10 for right, names in zip(best, ids, strict=True)]))
     assert recalls[0] < recalls[1] <= recalls[2]
     assert recalls[2] > 0.99
 
@@ -86,7 +86,7 @@ def test_pyserini_opens_it(tmp_path, store, pyserini):
     index, _ = built(store(50, vectors=vectors), tmp_path / "index")
     searcher = pyserini.LuceneHnswDenseSearcher(str(tmp_path / "index/lucene"), ef_search=50).searcher
     hits = searcher.search(query[0, 0].tolist(), 5)
-    (ids,), (scores,) = index.search(asked(query), 5)
+    (ids,), (scores,) = index.search(representation(query), 5)
     assert [hit.docid for hit in hits] == ids
     np.testing.assert_allclose(scores, [hit.score - 1 for hit in hits], rtol=1e-4)
 
@@ -94,19 +94,19 @@ def test_pyserini_opens_it(tmp_path, store, pyserini):
 def test_long_vectors_and_half_precision(tmp_path, store):
     vectors = drawn(12, dim=1024).astype(np.float16)
     index, _ = built(store(12, vectors=vectors), tmp_path / "index")
-    assert_exact(index, asked(drawn(2, dim=1024, seed=1)), asked(vectors.astype(np.float32)), 3)
+    assert_exact(index, representation(drawn(2, dim=1024, seed=1)), representation(vectors.astype(np.float32)), 3)
 
 
 def test_what_cannot_be_indexed(tmp_path, store, random_weights):
     folder = tmp_path / "index"
     folder.mkdir()
-    for name, problem, made in (
+    for name, problem, part in (
         ("weights", "no vectors.*--indexer impact", {"weights": random_weights(6)}),
         ("both", "vectors and weights.*--indexer flat", {"weights": random_weights(6), "vectors": drawn(6)}),
         ("long", "1025 dimensions, but Lucene allows at most 1024", {"vectors": drawn(6, dim=1025)}),
     ):
         with pytest.raises(UnsupportedError, match=problem):
-            LuceneHnsw().build(store(6, name=name, **made), folder)
+            LuceneHnsw().build(store(6, name=name, **part), folder)
     assert not list(folder.iterdir())
 
 
@@ -115,6 +115,6 @@ def test_queries_that_do_not_fit(tmp_path, store):
     with pytest.raises(UnsupportedError, match="have weights"):
         index.search(Representation(weights=torch.ones(1, 5)), 5)
     with pytest.raises(UnsupportedError, match="size 3 and documents of size 8"):
-        index.search(asked(drawn(1, dim=3)), 5)
+        index.search(representation(drawn(1, dim=3)), 5)
     with pytest.raises(OptionError, match="k is 0"):
-        index.search(asked(drawn(1)), 0)
+        index.search(representation(drawn(1)), 0)

@@ -12,11 +12,15 @@ from retrievalkit.cli import main
 def data(tmp_path_factory, passages):
     """The passages, and fifty examples: each question is its passage's last six words."""
     folder = tmp_path_factory.mktemp("mining")
-    rows = [{"_id": one.id, "title": one.title, "text": one.text} for one in passages]
+    rows = [{"_id": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     examples = [
-        {"query_id": f"q{one.id}", "query": f"{number} {' '.join(one.text.split()[-6:])}", "positives": [one.id]}
-        for number, one in enumerate(passages[:50])
+        {
+            "query_id": f"q{passage.id}",
+            "query": f"{number} {' '.join(passage.text.split()[-6:])}",
+            "positives": [passage.id],
+        }
+        for number, passage in enumerate(passages[:50])
     ]
     (folder / "train.jsonl").write_text("".join(json.dumps(row | {"negatives": []}) + "\n" for row in examples))
     return folder
@@ -32,13 +36,13 @@ def mine(data, *arguments, output):
 def test_bm25_finds_negatives_that_look_like_the_positive(data, tmp_path, passages):
     """They share words with the question, and none has the text of the positive; copies of it are there and go."""
     audit, rows = mine(data, "--from", "bm25", "--depth", 50, "--near-duplicates", 0.9, output=tmp_path / "out.jsonl")
-    texts = {one.id: one.text for one in passages}
+    texts = {passage.id: passage.text for passage in passages}
     assert audit["source"] == {"source": "bm25", "kind": "bm25"}
     assert len(rows) == 50
     for row in rows:
         assert row["negatives"]
         (positive,) = row["positives"]
-        assert all(texts[one] != texts[positive] for one in row["negatives"])
+        assert all(texts[negative] != texts[positive] for negative in row["negatives"])
         assert set(texts[row["negatives"][0]].lower().split()) & set(row["query"].lower().split())
     assert {path.name for path in tmp_path.iterdir()} == {
         f"out.jsonl{end}" for end in ("", ".audit.json", ".audit.html")

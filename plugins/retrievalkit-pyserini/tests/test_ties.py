@@ -9,16 +9,16 @@ from retrievalkit_pyserini.lucene import part_ties
 
 def reference(scores):
     """Anserini's loop, in Java's arithmetic: rounding in double, the rest in float."""
-    found, ties = [], 0
+    numbers, ties = [], 0
     for score in scores:
         value = np.float32(np.floor(float(score) * 1e4 + 0.5) / 1e4)
-        if not found or found[-1] - value > np.float32(1e-4):
+        if not numbers or numbers[-1] - value > np.float32(1e-4):
             ties = 0
         else:
             ties += 1
             value = np.float32(value - np.float32(1e-6) * np.float32(ties))
-        found.append(value)
-    return np.array(found, dtype=np.float32)
+        numbers.append(value)
+    return np.array(numbers, dtype=np.float32)
 
 
 @given(st.lists(st.floats(0, 60, width=32), max_size=60), st.integers(1, 300))
@@ -37,5 +37,5 @@ def test_close_scores(gap):
 
 def test_worked_example():
     """Equal scores are lowered by one, two ... millionths after rounding."""
-    found = part_ties(np.array([2.087432, 2.087432, 2.087432, 1.602508], dtype=np.float32))
-    np.testing.assert_array_equal(found, np.array([2.0874, 2.087399, 2.087398, 1.6025], dtype=np.float32))
+    ties = part_ties(np.array([2.087432, 2.087432, 2.087432, 1.602508], dtype=np.float32))
+    np.testing.assert_array_equal(ties, np.array([2.0874, 2.087399, 2.087398, 1.6025], dtype=np.float32))

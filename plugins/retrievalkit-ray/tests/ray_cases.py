@@ -60,9 +60,9 @@ def many(tiny_collection, tmp_path):
     return path
 
 
-def differing(one, other):
-    names = sorted({path.name for folder in (one, other) for path in folder.iterdir()})
-    return [name for name in names if name not in filecmp.cmpfiles(one, other, names, shallow=False)[0]]
+def differing(folder, other):
+    names = sorted({path.name for place in (folder, other) for path in place.iterdir()})
+    return [name for name in names if name not in filecmp.cmpfiles(folder, other, names, shallow=False)[0]]
 
 
 def on(cluster, **options):
@@ -120,18 +120,18 @@ def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collectio
     with write_folder(tmp_path / "reranker") as staging:
         model.save(staging)
         write_manifest(staging, "reranker", command="rerank train", options={}, max_length=64)
-    documents = [one.id for one in open_corpus(tiny_collection.corpus)]
+    documents = [passage.id for passage in open_corpus(tiny_collection.corpus)]
     queries = read_queries(tiny_collection.queries)
-    run = {query.id: [(one, 1.0 - rank / 100) for rank, one in enumerate(documents)] for query in queries}
+    run = {query.id: [(document, 1.0 - rank / 100) for rank, document in enumerate(documents)] for query in queries}
     write_run(tmp_path / "run.trec", run)
-    given = {
+    arguments = {
         "run": tmp_path / "run.trec",
         "queries": tiny_collection.queries,
         "corpus": tiny_collection.corpus,
     }
     monkeypatch.setattr(pair_scoring, "WINDOW", 100)
-    rk.rerank(tmp_path / "reranker", output=tmp_path / "one.trec", **given)
-    rk.rerank(tmp_path / "reranker", output=tmp_path / "cluster.trec", ray=cluster.address, **given)
+    rk.rerank(tmp_path / "reranker", output=tmp_path / "one.trec", **arguments)
+    rk.rerank(tmp_path / "reranker", output=tmp_path / "cluster.trec", ray=cluster.address, **arguments)
     assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()
 
 
@@ -146,37 +146,40 @@ def test_shards_are_built_and_searched_as_one_index_though_a_node_is_lost(cluste
         build_index(vectors, indexer=name, output=tmp_path / kind, parts=5, cluster=workers)
         opened[kind] = (open_index(whole).indexer, asked(of_query, weighted=weighted))
     spread = {kind: open_index(tmp_path / kind, cluster=on(cluster)).indexer for kind in opened}
-    assert {len(one._asked) for one in spread.values()} == {2}
-    for kind, (one, queries) in opened.items():
-        assert_same(spread[kind], one, queries)
+    assert {len(index._calls) for index in spread.values()} == {2}
+    for kind, (whole, queries) in opened.items():
+        assert_same(spread[kind], whole, queries)
     cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
-    for kind, (one, queries) in opened.items():
-        assert_same(spread[kind], one, queries)
+    for kind, (whole, queries) in opened.items():
+        assert_same(spread[kind], whole, queries)
     cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
     ray.shutdown()
 
 
 def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, tiny_model, many, tmp_path, monkeypatch):
     passages = list(open_corpus(many))
-    rows = [Example(f"q{row}", one.text[:60] + str(row), (one.id,), ()) for row, one in enumerate(passages[:300])]
+    rows = [
+        Example(f"q{row}", passage.text[:60] + str(row), (passage.id,), ())
+        for row, passage in enumerate(passages[:300])
+    ]
     write_examples(tmp_path / "train.jsonl", rows)
     encode(tiny_model, many, side="document", output=tmp_path / "vectors", options=EncodingOptions(shard_texts=512))
     build_index(tmp_path / "vectors", output=tmp_path / "index", parts=3)
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 8)
 
-    def losing(*given, **options):
-        for number, result in enumerate(spread_map(*given, **options)):
+    def losing(*arguments, **options):
+        for number, result in enumerate(spread_map(*arguments, **options)):
             if number == 4:
                 cluster.remove_node(sorted(cluster.worker_nodes, key=str)[0], allow_graceful=False)
             yield result
 
     monkeypatch.setattr(mining_sources, "spread_map", losing)
     places = {"corpus": many, "examples": tmp_path / "train.jsonl", "depth": 20, "negatives": 5}
-    one = rk.mine_negatives(tmp_path / "index", output=tmp_path / "one.jsonl", **places)
+    first = rk.mine_negatives(tmp_path / "index", output=tmp_path / "one.jsonl", **places)
     other = rk.mine_negatives(tmp_path / "index", output=tmp_path / "cluster.jsonl", ray=cluster.address, **places)
     cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
     assert (tmp_path / "cluster.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert one.report == other.report
+    assert first.report == other.report
 
 
 def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):

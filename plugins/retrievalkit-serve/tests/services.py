@@ -44,8 +44,8 @@ class Process:
         while time.monotonic() < end:
             over = self.ended.is_set()
             for line in list(self.lines):
-                if found := re.search(pattern, line):
-                    return found
+                if match := re.search(pattern, line):
+                    return match
             assert not over, "".join(self.lines)
             time.sleep(0.02)
         raise AssertionError("".join(self.lines))

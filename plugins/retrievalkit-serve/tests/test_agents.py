@@ -18,17 +18,17 @@ async def used(client):
     assert set(tools) == {"search", "read_document", "explain"}
     assert tools["search"].input_schema["required"] == ["query"]
     assert all(tool.title and tool.description and tool.annotations.read_only_hint for tool in tools.values())
-    found = (await client.call_tool("search", {"query": QUERY, "k": 3})).structured_content
-    assert len(found["hits"]) == 3
-    assert found["hits"][0]["snippet"]
-    identifier = found["hits"][0]["id"]
+    answer = (await client.call_tool("search", {"query": QUERY, "k": 3})).structured_content
+    assert len(answer["hits"]) == 3
+    assert answer["hits"][0]["snippet"]
+    identifier = answer["hits"][0]["id"]
     read = (await client.call_tool("read_document", {"id": identifier})).structured_content
     assert (read["id"], set(read)) == (identifier, {"id", "title", "text"})
     why = (await client.call_tool("explain", {"query": QUERY, "ids": [identifier]})).structured_content
     assert why["hits"][0]["rank"] == 1
     # Some models write numbers and lists as text.
-    asked = {"query": QUERY, "k": "1", "indexes": '["dense"]', "by": "passage"}
-    assert len((await client.call_tool("search", asked)).structured_content["hits"]) == 1
+    arguments = {"query": QUERY, "k": "1", "indexes": '["dense"]', "by": "passage"}
+    assert len((await client.call_tool("search", arguments)).structured_content["hits"]) == 1
     kept = (await client.call_tool("search", {"query": QUERY, "filter": "number < 4"})).structured_content
     assert sorted(hit["fields"]["number"] for hit in kept["hits"]) == [0, 1, 2, 3]
     assert "number" in client.instructions

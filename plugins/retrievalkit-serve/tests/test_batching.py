@@ -99,7 +99,7 @@ def test_one_that_fails_spoils_no_other_and_takes_no_thread():
             held = [asyncio.create_task(batcher.do(task, item)) for item in (0, "panic", "bad", 3)]
             answers = await asyncio.wait_for(asyncio.gather(*held, return_exceptions=True), 5)
             assert [answers[0], answers[3]] == [1, 4]
-            assert [type(one) for one in answers[1:3]] == [RuntimeError, InputError]
+            assert [type(answer) for answer in answers[1:3]] == [RuntimeError, InputError]
 
     run(scenario, threads=1)
 

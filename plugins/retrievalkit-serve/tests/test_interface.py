@@ -48,7 +48,7 @@ def test_a_search_gives_what_python_finds(client, folders):
             assert math.isclose(hit["score"], other.score, rel_tol=1e-5, abs_tol=1e-6)
             assert (hit["title"], hit["text"], hit["snippet"]) == (other.title, other.text, other.snippet)
             assert [tuple(span) for span in hit["spans"]] == list(other.matches)
-            assert [one["rank"] for one in hit["found"]] == [one.rank for one in other.found]
+            assert [part["rank"] for part in hit["found"]] == [part.rank for part in other.found]
             assert len(hit["why"]) == len(other.why)
 
 
@@ -68,22 +68,22 @@ def test_a_filter_lets_hits_pass_as_in_python(client, folders):
 
 def test_weights_belong_to_the_indexes_in_the_order_of_the_request(client):
     body = {"query": QUERY, "fusion": "linear", "normalization": "z_score"}
-    one = client.post("/search", json=body | {"indexes": ["dense", "late"], "weights": [0.9, 0.1]}).json()
+    first = client.post("/search", json=body | {"indexes": ["dense", "late"], "weights": [0.9, 0.1]}).json()
     other = client.post("/search", json=body | {"indexes": ["late", "dense"], "weights": [0.1, 0.9]}).json()
     third = client.post("/search", json=body | {"indexes": ["late", "dense"], "weights": [0.9, 0.1]}).json()
-    assert one["hits"] == other["hits"] != third["hits"]
+    assert first["hits"] == other["hits"] != third["hits"]
 
 
 def test_explain_gives_documents_the_rank_and_score_of_the_search(client):
-    found = client.post("/search", json={"query": QUERY, "k": 42}).json()["hits"]
-    wanted = [found[5]["id"], found[0]["id"]]
+    hits = client.post("/search", json={"query": QUERY, "k": 42}).json()["hits"]
+    wanted = [hits[5]["id"], hits[0]["id"]]
     answer = client.post("/explain", json={"query": QUERY, "ids": wanted}).json()
     assert [(hit["id"], hit["rank"], hit["score"]) for hit in answer["hits"]] == [
-        (hit["id"], hit["rank"], hit["score"]) for hit in (found[0], found[5])
+        (hit["id"], hit["rank"], hit["score"]) for hit in (hits[0], hits[5])
     ]
-    shallow = client.post("/explain", json={"query": QUERY, "ids": [found[-1]["id"]], "depth": 3}).json()["hits"][0]
+    shallow = client.post("/explain", json={"query": QUERY, "ids": [hits[-1]["id"]], "depth": 3}).json()["hits"][0]
     assert shallow["rank"] is None
-    assert all(one["score"] is not None for one in shallow["found"])
+    assert all(hit["score"] is not None for hit in shallow["found"])
 
 
 def test_a_document_is_read_with_marks(client):
@@ -108,8 +108,8 @@ def test_passages_of_a_document_are_one_hit(tmp_path, tiny_model, reranker):
             assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
             for hit, other in zip(hits, expected, strict=True):
                 assert math.isclose(hit["score"], other.score, rel_tol=1e-5)
-                assert [one["id"] for one in hit["passages"]] == [passage.id for passage in other.passages]
-                assert [one["rank"] for one in hit["passages"][0]["found"]] == [other.passages[0].found[0].rank]
+                assert [passage["id"] for passage in hit["passages"]] == [passage.id for passage in other.passages]
+                assert [part["rank"] for part in hit["passages"][0]["found"]] == [other.passages[0].found[0].rank]
         passages = client.get("/search", params={"query": QUERY, "by": "passage", "k": "20"}).json()["hits"]
         assert [hit["id"] for hit in passages] == [hit.id for hit in index.search(QUERY, 20, by="passage")]
         read = client.post("/search", json={"query": QUERY, "rerank": 5}).json()["hits"]
@@ -117,7 +117,7 @@ def test_passages_of_a_document_are_one_hit(tmp_path, tiny_model, reranker):
         why = client.post("/explain", json={"query": QUERY, "ids": ["rome.md", "peru.md", "peru.md#2"]}).json()["hits"]
         ranks = {hit["id"]: hit["rank"] for hit in passages} | {"peru.md": 1, "rome.md": 2}
         assert {hit["id"]: hit["rank"] for hit in why} == {
-            one: ranks[one] for one in ("rome.md", "peru.md", "peru.md#2")
+            name: ranks[name] for name in ("rome.md", "peru.md", "peru.md#2")
         }
         assert len(why[0]["passages"]) == 9
         whole = client.get("/document", params={"id": "peru.md", "query": "Lima"}).json()
@@ -126,7 +126,7 @@ def test_passages_of_a_document_are_one_hit(tmp_path, tiny_model, reranker):
         assert [whole["text"][start:end] for start, end in whole["spans"]] == ["Lima"]
         by_id = {hit["id"]: hit["snippet"] for hit in passages}
         assert {
-            one["id"]: whole["text"][one["start"] : one["end"]] for one in whole["passages"]
+            passage["id"]: whole["text"][passage["start"] : passage["end"]] for passage in whole["passages"]
         }.items() <= by_id.items()
         part = client.get("/document", params={"id": "peru.md#2"}).json()
         assert (part["text"], part["file"]) == (by_id["peru.md#2"], None)
@@ -143,14 +143,14 @@ def test_openai_s_client_gets_the_embeddings_of_the_model(served, client, tiny_m
             assert (answer.object, answer.usage.prompt_tokens) == ("list", 3 + 6)
             encode = model.encode_queries if "extra_body" in options else model.encode_documents
             expected = np.asarray(encode(texts, precision="fp32", dimensions=options.get("dimensions")))
-            np.testing.assert_allclose([one.embedding for one in answer.data], expected, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose([row.embedding for row in answer.data], expected, rtol=1e-4, atol=1e-6)
         with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length") as raised:
             asker.embeddings.create(model=name, input=[57668, 53901])
         assert (raised.value.type, raised.value.param, raised.value.code) == ("invalid_request_error", None, None)
         with pytest.raises(openai.NotFoundError, match="unknown model"):
             asker.models.retrieve("gpt/4")
-    one = client.post("/v1/embeddings", json={"model": name, "input": "Lima", "encoding_format": "base64"}).json()
-    assert len(base64.b64decode(one["data"][0]["embedding"])) == 32 * 4
+    body = client.post("/v1/embeddings", json={"model": name, "input": "Lima", "encoding_format": "base64"}).json()
+    assert len(base64.b64decode(body["data"][0]["embedding"])) == 32 * 4
 
 
 def test_the_reranker_orders_texts_and_hits(client, reranker):
@@ -161,7 +161,7 @@ def test_the_reranker_orders_texts_and_hits(client, reranker):
     texts = ["Lima is a city", "the peso", "people speak Spanish"]
     expected = model.score(model.tokenize([QUERY] * 3, [("", text) for text in texts]))
     answer = client.post("/rerank", json={"query": QUERY, "documents": texts, "return_documents": True}).json()
-    assert [one["index"] for one in answer["results"]] == np.argsort(-expected).tolist()
+    assert [result["index"] for result in answer["results"]] == np.argsort(-expected).tolist()
     assert answer["results"][0]["document"]["text"] == texts[int(expected.argmax())]
     best = client.post("/rerank", json={"query": QUERY, "documents": texts, "top_n": 1}).json()
     assert len(best["results"]) == 1
@@ -267,7 +267,7 @@ def test_health_and_metrics(client):
     client.get("/nowhere/else")
     client.post("/search", json={"query": QUERY})
     assert client.get("/health").json()["status"] == "ok"
-    assert [one["name"] for one in client.get("/indexes").json()["indexes"]] == ["dense", "late"]
+    assert [index["name"] for index in client.get("/indexes").json()["indexes"]] == ["dense", "late"]
     text = client.get("/metrics").text
     assert 'rkit_requests_total{path="/search",status="200"}' in text
     assert 'rkit_requests_total{path="other",status="404"}' in text

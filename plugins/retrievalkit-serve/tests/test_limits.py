@@ -298,8 +298,8 @@ def test_what_cannot_be_served_is_one_message(folders, words, message):
     (folders / "short").write_text("abc\n")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        given = [word.format(folder=folders, port=port) for word in words]
-        result = CliRunner().invoke(main, ["serve", *given])
+        command = [word.format(folder=folders, port=port) for word in words]
+        result = CliRunner().invoke(main, ["serve", *command])
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
 
 

@@ -54,7 +54,7 @@ def opened(browser, served):
     assert problems == []
 
 
-def found(page, column=0):
+def hits_of(page, column=0):
     """The hits of a column, once they are there."""
     view = page.locator(".view").nth(column)
     playwright.expect(view.locator(".state")).to_contain_text(" ms")
@@ -67,9 +67,9 @@ def test_a_search_by_keyboard_alone(opened, client):
     assert page.evaluate("document.activeElement.id") == "query"
     page.keyboard.type(QUERY)
     page.keyboard.press("Enter")
-    hits = found(page)
+    hits = hits_of(page)
     expected = client.post("/search", json={"query": QUERY}).json()["hits"]
-    assert [one.get_attribute("data-id") for one in hits.all()] == [hit["id"] for hit in expected]
+    assert [hit.get_attribute("data-id") for hit in hits.all()] == [hit["id"] for hit in expected]
     page.keyboard.press("ArrowDown")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.dataset.id") == expected[1]["id"]
@@ -93,7 +93,7 @@ def test_without_a_query_the_page_shows_what_is_served(opened, client):
     assert [row.split()[0] for row in rows] == ["dense", "late"]
     assert all(f"{index['vectors']:,}" in row for index, row in zip(served["indexes"], rows, strict=True))
     page.locator("#examples a").first.click()
-    hits = found(page)
+    hits = hits_of(page)
     assert parse_qs(urlsplit(page.url).query) == {"query": [served["examples"][0]]}
     assert hits.first.locator(".title").inner_text()
     playwright.expect(page.locator("#start")).to_be_hidden()
@@ -105,7 +105,7 @@ def test_without_a_query_the_page_shows_what_is_served(opened, client):
 def test_the_legend_explains_what_the_hits_show(opened):
     """Nearest sentences of single vectors, and tokens of late interaction, but no terms of words."""
     page = opened(f"/?query={QUERY}")
-    found(page)
+    hits_of(page)
     playwright.expect(page.locator(".hit .why").filter(has_text="nearest sentence:").first).to_be_visible()
     page.locator("#legend summary").click()
     playwright.expect(page.locator("#legend [data-kind=sentence]")).to_be_visible()
@@ -137,7 +137,7 @@ def handbook(tmp_path_factory, tiny_model):
 def test_a_document_is_a_hit_with_its_passages(opened, handbook):
     """Three passages and a button for the rest; a passage opens in its document, with its place marked."""
     page = opened(f"/?query={QUERY}", address=handbook.address)
-    hits = found(page)
+    hits = hits_of(page)
     assert hits.count() == 3
     first = hits.first
     assert [text.is_visible() for text in first.locator(".text").all()] == [True] * 3 + [False] * 2
@@ -156,14 +156,14 @@ def test_a_document_is_a_hit_with_its_passages(opened, handbook):
 def test_facets_and_a_written_filter_narrow_the_hits(opened, handbook):
     """They are one expression, which the address keeps; a mistake in it is reported with the fields that there are."""
     page = opened(f"/?query={QUERY}", address=handbook.address)
-    assert found(page).count() == 3
+    assert hits_of(page).count() == 3
     page.locator("#narrow summary").click()
     page.get_by_label('the "rest"').check()
     playwright.expect(page.locator(".hit")).to_have_count(2)
     page.get_by_label("2021").check()
     playwright.expect(page.locator(".hit")).to_have_count(1)
     again = opened(urlsplit(page.url).path + "?" + urlsplit(page.url).query, address=handbook.address)
-    assert found(again).count() == 1
+    assert hits_of(again).count() == 1
     again.locator("#narrow summary").click()
     assert [again.get_by_label(name).is_checked() for name in ('the "rest"', "2021", "2020", "guide")] == [
         True,
@@ -185,7 +185,7 @@ def test_facets_and_a_written_filter_narrow_the_hits(opened, handbook):
 def test_a_service_that_stopped_is_reported_in_words(opened, folders):
     with service(folders / "dense") as process:
         page = opened(f"/?query={QUERY}", address=process.address)
-        found(page)
+        hits_of(page)
         process.stop()
         page.keyboard.press("Enter")
         playwright.expect(page.locator(".state.bad")).to_contain_text("does not answer")
@@ -193,12 +193,12 @@ def test_a_service_that_stopped_is_reported_in_words(opened, folders):
 
 def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
     page = opened(f"/?query={QUERY}")
-    first = found(page).first
+    first = hits_of(page).first
     hit = client.post("/search", json={"query": QUERY}).json()["hits"][0]
     text = first.locator(".found").inner_text()
-    for one in hit["found"]:
-        assert one["index"] in text
-        assert f"#{one['rank']}" in text
+    for part in hit["found"]:
+        assert part["index"] in text
+        assert f"#{part['rank']}" in text
     assert hit["found"][1]["tokens"][0]["query"] in text
     marks = [mark.inner_text() for mark in first.locator(".snippet mark").all()]
     assert marks == hit["matches"]
@@ -212,7 +212,7 @@ def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
 def test_hostile_texts_are_shown_and_not_run(opened):
     """In titles, ids, texts, whole texts and the query."""
     page = opened("/?query=%3Cimg%20src%3Dx%20onerror%3Dhacked(9)%3E%20capital%20bold%20evil%20peru&k=50")
-    hits = found(page)
+    hits = hits_of(page)
     hostile = hits.filter(has_text="</script>")
     playwright.expect(hostile).to_have_count(1)
     assert hostile.locator(".title").inner_text() == "</script><script>hacked(2)</script>"
@@ -230,10 +230,10 @@ def test_hostile_texts_are_shown_and_not_run(opened):
 def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
     """Another index, another fusion; what a hit's rank is elsewhere; back; and the same from the address."""
     page = opened(f"/?query={QUERY}")
-    found(page)
+    hits_of(page)
     page.click("#add")
     page.click("#add")
-    assert [found(page, column).count() for column in range(3)] == [10, 10, 10]
+    assert [hits_of(page, column).count() for column in range(3)] == [10, 10, 10]
     second = page.locator(".view").nth(1)
     assert [box.is_checked() for box in second.locator(".chip input").all()] == [True, False]
     second.locator(".chip input").nth(1).check()
@@ -242,9 +242,9 @@ def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
     playwright.expect(second.locator(".hit").first.locator(".elsewhere")).to_contain_text("in column 1")
     state = parse_qs(urlsplit(page.url).query)
     assert state["view"] == ["dense,late", "dense,late~min_max", "late"]
-    first = [one.get_attribute("data-id") for one in found(page, 1).all()]
+    first = [hit.get_attribute("data-id") for hit in hits_of(page, 1).all()]
     again = opened(page.url[len(page.url.split("/?")[0]) :])
-    assert [one.get_attribute("data-id") for one in found(again, 1).all()] == first
+    assert [hit.get_attribute("data-id") for hit in hits_of(again, 1).all()] == first
     page.locator(".view").nth(0).locator(".hit").first.focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.closest('.view') === document.querySelectorAll('.view')[1]")
@@ -256,7 +256,7 @@ def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
 
 def test_the_reranker_is_a_switch(opened):
     page = opened(f"/?query={QUERY}")
-    found(page)
+    hits_of(page)
     page.get_by_label("re-rank").check()
     playwright.expect(page.locator(".state")).to_contain_text("re-ranked by reranker")
     playwright.expect(page.locator(".hit").first.locator(".found")).to_contain_text("before re-ranking #")
@@ -267,7 +267,7 @@ def test_the_reranker_is_a_switch(opened):
 def test_it_fits_a_phone_in_the_light_and_in_the_dark(opened, scheme):
     """Nothing is wider than the screen, and the colours follow the reader's choice and the button."""
     page = opened(f"/?query={QUERY}", viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
-    found(page)
+    hits_of(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     dark = "getComputedStyle(document.body).backgroundColor"
     assert sum(map(int, re.findall(r"\d+", page.evaluate(dark))[:3])) > 600 if scheme == "light" else 100
@@ -275,7 +275,7 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(opened, scheme):
     page.click("#theme")
     assert page.evaluate(dark) != before
     page.click("#add")
-    found(page, 1)
+    hits_of(page, 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
@@ -284,4 +284,4 @@ def test_with_a_token_the_page_asks_for_it(opened, folders):
         page = opened(f"/?query={QUERY}", address=process.address)
         page.get_by_label("Token").last.fill(TOKEN)
         page.keyboard.press("Enter")
-        assert found(page).count() == 10
+        assert hits_of(page).count() == 10

@@ -53,9 +53,9 @@ def assert_as_new(collection, folder, model, anew, names=("dense", "bm25")):
     rk.sync(folder, anew, model=model, passages=2, stride=1)
     for name in names:
         ours, wanted = hits(collection / name), hits(anew / name)
-        assert [one.keys() for one in ours] == [one.keys() for one in wanted], name
-        for one, other in zip(ours, wanted, strict=True):
-            assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+        assert [hit.keys() for hit in ours] == [hit.keys() for hit in wanted], name
+        for ranking, other in zip(ours, wanted, strict=True):
+            assert ranking == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
 @settings(max_examples=3)
@@ -67,8 +67,8 @@ def test_any_changes_of_a_folder(tmp_path_factory, tiny_model, steps):
         write(place / "docs" / name, text)
     rk.sync(place / "docs", place / "index", model=tiny_model, passages=2, stride=1)
     for step in steps:
-        for one in step:
-            change(place / "docs", *one)
+        for action in step:
+            change(place / "docs", *action)
         rk.sync(place / "docs", place / "index")
     assert_as_new(place / "index", place / "docs", tiny_model, place / "anew")
     shutil.rmtree(place)
@@ -97,7 +97,7 @@ def kill_syncs(docs, model, place, moments):
         write(folder / "rome.txt", "seine old rome")
         rk.sync(folder, index, model=model, passages=2, stride=1)
         assert_as_new(index, folder, model, place / f"anew{number}", names=("dense",))
-        left = {one.name for one in index.iterdir() if not one.name.startswith((".passages", ".files"))}
+        left = {path.name for path in index.iterdir() if not path.name.startswith((".passages", ".files"))}
         assert left == {"manifest.json", "corpus.jsonl", "dense"}
     assert killed
 

@@ -20,13 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the public names; `__getattr__` reads their modules from here
+    from retrievalkit_testing.conforming import check as check
     from retrievalkit_testing.conforming import conformance as conformance
-    from retrievalkit_testing.encoders import check_encoder as check_encoder
-    from retrievalkit_testing.indexers import check_indexer as check_indexer
-    from retrievalkit_testing.losses import check_loss as check_loss
-    from retrievalkit_testing.packages import check_package as check_package
-    from retrievalkit_testing.poolers import check_pooler as check_pooler
-    from retrievalkit_testing.pretrainers import check_pretrainer as check_pretrainer
     from retrievalkit_testing.properties import PropertyError as PropertyError
     from retrievalkit_testing.samples import ARCHITECTURES as ARCHITECTURES
     from retrievalkit_testing.samples import Collection as Collection

@@ -23,7 +23,7 @@ class CheckOptions(CommandOptions):
 
     Args:
         name: A component, or a distribution with all its components.
-        model: The model to check encoders, poolers and pretrainers with; by default tiny models.
+        model: The model to check encoders, poolers, pretrainers and re-rankers with; by default tiny models.
         properties: Check only this property; repeatable.
         seconds: Maximum seconds per property.
         set: Options of the component, such as pooler.layers=4,6.
@@ -51,7 +51,7 @@ class Checked:
     @property
     def exit_code(self) -> int:
         """1 if a property failed."""
-        return int(any(row["result"] == "failed" for one in self.rows for row in one["properties"]))
+        return int(any(row["result"] == "failed" for each in self.rows for row in each["properties"]))
 
 
 @command("plugins check", CheckOptions)
@@ -59,7 +59,7 @@ def check_plugin(options: CheckOptions) -> Checked:
     """Check that a component or distribution fulfils the contract, property by property; exits with 1 if not."""
     from retrievalkit_testing import conforming
 
-    rows = conforming.check(
+    rows = conforming.rows_of(
         options.name, model=options.model, options=options.set, properties=options.properties, seconds=options.seconds
     )
     return Checked(rows, conforming.table(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else 120))

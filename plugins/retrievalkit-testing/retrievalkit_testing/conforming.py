@@ -9,8 +9,9 @@ import faulthandler
 import importlib
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 from retrievalkit import registry
@@ -19,27 +20,18 @@ from retrievalkit_testing.packages import PACKAGES, same_name
 from retrievalkit_testing.properties import Kit, Outcome
 
 _KITS = {
-    "encoder": "encoders",
-    "pooler": "poolers",
-    "loss": "losses",
-    "indexer": "indexers",
-    "pretrainer": "pretrainers",
-    "source": "sources",
-    "filter": "filters",
-    "fusion": "fusions",
-    "metric": "metrics",
-    "reranker": "rerankers",
-    "recipe": "recipes",
-    "command": "recipes",
-    "package": "packages",
-}
-"""Kind -> module of its kit."""
-_PLURAL = {"loss": "LOSSES"}
+    "encoder": "encoders:ENCODERS", "pooler": "poolers:POOLERS", "loss": "losses:LOSSES",
+    "indexer": "indexers:INDEXERS", "pretrainer": "pretrainers:PRETRAINERS", "source": "sources:SOURCES",
+    "filter": "searching:FILTERS", "fusion": "searching:FUSIONS", "metric": "searching:METRICS",
+    "reranker": "searching:RERANKERS", "recipe": "recipes:RECIPES", "command": "recipes:COMMANDS",
+    "package": "packages:PACKAGES",
+}  # fmt: skip
+"""Kind -> module and name of its kit."""
 _WITH_MODEL = ("encoder", "pooler", "pretrainer", "reranker")
 
 
 @dataclass(frozen=True)
-class Tried:
+class Target:
     """A kit, and the component or distribution to test with it."""
 
     kit: Kit[Any]
@@ -53,90 +45,93 @@ class Tried:
 
 
 def kit_of(kind: str) -> Kit[Any]:
-    """The kit of a kind of component, or of "package"; one without properties if nothing of the kind is checked."""
+    """The kit of a kind of component, or of "package"; an empty kit if there are no properties of the kind."""
     if kind not in _KITS:
-        return Kit(
-            kind, lambda _: (), unchecked=f"anything: there are no properties of the kind {kind}; test it yourself"
-        )
-    module = importlib.import_module(f"retrievalkit_testing.{_KITS[kind]}")
-    kit: Kit[Any] = getattr(module, _PLURAL.get(kind, f"{kind.upper()}S"))
+        unchecked = f"anything: there are no properties of the kind {kind}; test it yourself"
+        return Kit(kind, lambda _: (), unchecked=unchecked)
+    module, _, name = _KITS[kind].partition(":")
+    kit: Kit[Any] = getattr(importlib.import_module(f"retrievalkit_testing.{module}"), name)
     return kit
 
 
-def tried_with(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Tried]:
-    """Kits to run: for a component of this name and its package, or for everything in a distribution."""
+def check(kind: str, name: str, /, **settings: Any) -> None:
+    """Check that a component has all properties of its kind; raises PropertyError if not.
+
+        check("pooler", "max_pooling", special_tokens=False)
+
+    Args:
+        kind: The kind of component, or "package".
+        name: Registered name of the component, or name of the distribution.
+        settings: Options of the component; `only` or `without`, names of properties; and settings of the kind:
+            encoders, poolers, pretrainers, rerankers: `model`, to test them with instead of tiny models.
+            pretrainers: `max_length`, the maximum number of tokens per text.
+            losses: `kept`, `Representation.kept` of documents with two vectors; `parts`, of both sides with 8 numbers.
+            indexers: `folder`, for indexes; `recall`, the minimum share of the best ten texts that an approximate
+            indexer must retrieve. Below 1, scores may be off by 5 %.
+            sources: `address`.
+    """
+    kit_of(kind).check(name, **settings)
+
+
+def targets_of(name: str, *, model: str | None = None, options: Mapping[str, Any] | None = None) -> list[Target]:
+    """Kits to run: for everything in a distribution, or for a component of this name and its package."""
     registered = [component for plugin in registry.plugins() for component in plugin.components]
-    named = [one for one in registered if one.name == name]
-    found = named or [one for one in registered if same_name(one.distribution, name)]
-    packages = dict.fromkeys(one.distribution for one in found)
-    if not found:
-        # A distribution that could not be loaded has no component, but is tested all the same.
-        packages = dict.fromkeys(one.distribution for one in registry.plugins() if same_name(one.distribution, name))
+    whole = [component for component in registered if same_name(component.distribution, name)]
+    chosen = whole or [component for component in registered if component.name == name]
+    # A distribution that could not be loaded has no component, and is tested too.
+    distributions = list(dict.fromkeys(plugin.distribution for plugin in registry.plugins()))
+    packages = dict.fromkeys(component.distribution for component in chosen)
+    packages |= dict.fromkeys(each for each in distributions if same_name(each, name))
     if not packages:
-        known = dict.fromkeys((*(one.name for one in registered), *(one.distribution for one in registry.plugins())))
+        known = dict.fromkeys((*(component.name for component in registered), *distributions))
         raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
-    # The core is not a plugin package.
-    tried = [] if named and set(packages) == {"retrievalkit"} else [Tried(PACKAGES, one, {}) for one in packages]
+    # Of the core, a component does not stand for the package.
+    targets = [Target(PACKAGES, each, {}) for each in packages if whole or each != "retrievalkit"]
     options = options or {}
-    by_kind = set(options) <= {one.kind for one in found}
-    for kind, of_kind in dict.fromkeys((one.kind, one.name) for one in found):
+    by_kind = set(options) <= {component.kind for component in chosen}
+    for kind, of_kind in dict.fromkeys((component.kind, component.name) for component in chosen):
         own = options.get(kind, {}) if by_kind else options
         with_model = {"model": model} if model and kind in _WITH_MODEL else {}
-        tried.append(Tried(kit_of(kind), of_kind, {**with_model, **own}))
-    return tried
-
-
-class Conformance:
-    """The tests created by `conformance`."""
-
-    def __init__(self, name: str, model: str | None, options: dict[str, Any]) -> None:
-        self.name, self.model, self.options = name, model, options
-        self._cases: dict[str, Any] = {}
-
-    @cached_property
-    def tried(self) -> dict[str, Tried]:
-        """The kits, by label."""
-        found = tried_with(self.name, model=self.model, options=self.options)
-        return {one.label: one for one in found}
-
-    def properties(self) -> list[tuple[str, str]]:
-        """Label and property name of all properties."""
-        return [(label, name) for label, one in self.tried.items() for name in one.kit.properties]
-
-    def check(self, label: str, name: str) -> None:
-        """Test one property."""
-        one = self.tried[label]
-        if label not in self._cases:
-            # State shared by properties, such as an index, is created once. A failure is reported by the report itself.
-            try:
-                self._cases[label] = list(one.kit.cases(one.name, **one.settings))
-            except Exception:  # noqa: BLE001 - a component may raise anything
-                self._cases[label] = None
-        report = one.kit.report(one.name, only=[name], cases=self._cases[label], **one.settings)
-        report.check()
+        targets.append(Target(kit_of(kind), of_kind, {**with_model, **own}))
+    return targets
 
 
 def conformance(name: str, *, model: str | None = None, **options: Any) -> Callable[[tuple[str, str]], None]:
     """Create a test for each property of a component, and of its package.
 
     Assign it to a name that begins with `test`: `test_conforms = conformance("max_pooling")`. Each property is a
-    separate test, such as `test_conforms[pooler max_pooling: order_of_batch]`; inapplicable properties are skipped.
+    separate test, such as `test_conforms[pooler max_pooling: order]`; inapplicable properties are skipped.
     The pytest plugin of this distribution finds the properties when tests are collected.
 
     Args:
         name: Name of a component or of a distribution.
-        model: For encoders, poolers and pretrainers: a model to test them with instead of tiny models.
+        model: For encoders, poolers, pretrainers and re-rankers: a model to test them with instead of tiny models.
         options: Options of the component.
     """
+
+    @cache
+    def targets() -> dict[str, Target]:
+        return {target.label: target for target in targets_of(name, model=model, options=options)}
+
+    @cache
+    def cases(label: str) -> Any:
+        """State shared by properties, such as an index, created once; None if that fails, for the report to show."""
+        with suppress(Exception):
+            return targets()[label].kit.cases(targets()[label].name, **targets()[label].settings)
+
+    def properties() -> list[tuple[str, str]]:
+        """Label and property name of all properties."""
+        return [(label, tested) for label, target in targets().items() for tested in target.kit.properties]
 
     def test(conforms_to: tuple[str, str]) -> None:
         """The property holds."""
         import pytest
 
         __tracebackhide__ = True
-        failure = ""
+        label, tested = conforms_to
+        target, failure = targets()[label], ""
         try:
-            tried.check(*conforms_to)
+            target.kit.report(target.name, only=[tested], cases=cases(label), **target.settings).check()
         except UnsupportedError as error:
             pytest.skip(str(error))
         except AssertionError as error:
@@ -144,25 +139,24 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
         if failure:
             pytest.fail(failure, pytrace=False)
 
-    tried = Conformance(name, model, options)
-    vars(test)["conformance"] = tried
+    vars(test)["properties"] = properties
     return test
 
 
-def check(
+def rows_of(
     name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """The rows of `rkit plugins check`: one per property, for each component and package that a name stands for."""
+    """The rows of `rkit plugins check`: one per property, for each component and package of a name."""
     rows: list[dict[str, Any]] = []
-    for one in tried_with(name, model=model, options=options):
-        only = [other for other in properties if other in one.kit.properties]
+    for each in targets_of(name, model=model, options=options):
+        only = [other for other in properties if other in each.kit.properties]
         if properties and not only:
             continue
-        row: dict[str, Any] = {"checked": one.label, "properties": [], "not_checked": one.kit.unchecked}
+        row: dict[str, Any] = {"checked": each.label, "properties": [], "not_checked": each.kit.unchecked}
         # Native code cannot be interrupted; on a timeout, this prints the stack and ends the process.
         faulthandler.dump_traceback_later(10 * seconds, exit=True, file=2)
         try:
-            report = one.kit.report(one.name, only=only or None, seconds=seconds, **one.settings)
+            report = each.kit.report(each.name, only=only or None, seconds=seconds, **each.settings)
         except UnsupportedError as error:
             row["left_out"] = str(error)
         else:
@@ -182,25 +176,18 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "measured": outcome.measured or outcome.left_out,
     }
     if failure is not None:
-        place = failure.place
-        row |= {
-            "problem": failure.problem,
-            "measured": failure.numbers,
-            "case": failure.case,
-            "file": place.file if place else None,
-            "line": place.line if place else None,
-        }
+        file, line = (failure.place.file, failure.place.line) if failure.place else (None, None)
+        row |= {"problem": failure.problem, "measured": failure.numbers(), "case": failure.case}
+        row |= {"file": file, "line": line}
     return row
 
 
 def table(checked: Sequence[dict[str, Any]], width: int) -> str:
-    """Render the rows of everything checked; failures with problem, numbers and place."""
+    """Render the rows: failures with problem, numbers and place, and at the end a summary of several components."""
     lines: list[str] = []
-    for one in checked:
-        rows = one["properties"]
-        counts = {result: sum(row["result"] == result for row in rows) for result in ("passed", "failed", "left out")}
-        told = ", ".join(f"{count} {result}" for result, count in counts.items() if count) or one.get("left_out", "")
-        lines.append(f"{one['checked']}: {told}".rstrip(": "))
+    for each in checked:
+        rows = each["properties"]
+        lines.append(f"{each['checked']}: {_counts(rows) or each.get('left_out', '')}".rstrip(": "))
         wide = max((len(row["property"]) for row in rows), default=0)
         for row in rows:
             start = f"  {row['property']:<{wide}}  {row['result']:<8}  "
@@ -210,11 +197,25 @@ def table(checked: Sequence[dict[str, Any]], width: int) -> str:
                 texts = [f"{row['problem']} [{row['case']}]{numbers}.", row["states"]]
                 texts += [f"look at {row['file']}:{row['line']}"] if row["file"] else []
             for text in texts:
-                for line in textwrap.wrap(text, max(40, width - len(start)), break_long_words=False) or [""]:
-                    lines.append(start + line)
-                    start = " " * len(start)
-        if one["not_checked"]:
-            lines += textwrap.wrap(
-                f"not checked: {one['not_checked']}", width, initial_indent="  ", subsequent_indent="  "
-            )
+                lines += _wrapped(text, width, start) or [start.rstrip()]
+                start = " " * len(start)
+        if each["not_checked"]:
+            lines += _wrapped(f"not checked: {each['not_checked']}", width, "  ")
+    if len(checked) > 1:
+        lines += ["", f"{len(checked)} components: {_counts([row for each in checked for row in each['properties']])}"]
+        for each in checked:
+            failed = [row["property"] for row in each["properties"] if row["result"] == "failed"]
+            lines += [f"  {each['checked']} fails {', '.join(failed)}"] if failed else []
+            lines += [f"  {each['checked']} left out: {each['left_out']}"] if "left_out" in each else []
     return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int, start: str) -> list[str]:
+    wide, blank = max(width, len(start) + 40), " " * len(start)
+    return textwrap.wrap(text, wide, initial_indent=start, subsequent_indent=blank, break_long_words=False)
+
+
+def _counts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The number of properties by result: "20 passed, 1 failed"."""
+    counts = {result: sum(row["result"] == result for row in rows) for result in ("passed", "failed", "left out")}
+    return ", ".join(f"{count} {result}" for result, count in counts.items() if count)

@@ -1,98 +1,72 @@
-"""Drawn values: hypothesis draws sizes and settings, and reduces those with which a component fails to the smallest."""
+"""Drawn values: the sizes and settings that components are tested with, the same at every run and on every machine."""
 
 from __future__ import annotations
 
-import tempfile
-import time
-import zlib
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, configuration, given, seed, settings
-from hypothesis import strategies as st
-from hypothesis.errors import HypothesisException
-
-from retrievalkit.data.records import id_problem
 from retrievalkit.errors import UnsupportedError
 
 Drawn = Mapping[str, Any]
-Draws = Mapping[str, st.SearchStrategy[Any]]
-"""Name of a value -> the strategy that draws it."""
+Draws = Mapping[str, Sequence[Any]]
+"""Name of a value -> its possible values, ascending."""
 
-EXAMPLES, LEAST = 16, 6
-"""Number of drawn values for each property, and for each of its cases."""
-_REDUCING = 2.0
-"""Seconds to look for a smaller failing example."""
+EXAMPLES, LEAST = 16, 4
+"""Number of drawn inputs for a property, and for each of its cases. The first two are the smallest and the largest."""
 
-SEEDS = st.integers(0, 99)
-IDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=40).filter(
-    lambda text: id_problem(text) is None
-)
-"""Ids of any script, such as a store or a query language may misread."""
+SEEDS = range(100)
 
 
-def sizes(least: int, most: int) -> st.SearchStrategy[int]:
-    """Sizes between two, often the largest, or at a power of two: thresholds in code are there."""
-    powers = {2**power + offset for power in range(most.bit_length()) for offset in (-1, 0, 1)}
-    edges = sorted(one for one in powers | {least, most} if least <= one <= most)
-    return st.one_of(st.sampled_from(edges), st.just(most), st.integers(least, most))
+def sizes(least: int, most: int) -> Sequence[int]:
+    """Sizes to draw from: a third at powers of two, where code has thresholds, a third the largest, a third any."""
+    edges = [2**power + offset for power in range(most.bit_length()) for offset in (-1, 0, 1)]
+    edges = [edge for edge in edges if least < edge < most]
+    steps = range(least, most, max(1, (most - least) // (1 + len(edges))))
+    return sorted([least, *edges, *steps, *[most] * (1 + len(edges))])
 
 
-def for_all(draws: Draws, check: Callable[[Drawn], object], *, name: str, examples: int) -> None:
-    """Check drawn values, and raise what the smallest that fail raise, with these as its attribute `drawn`.
+def for_all(draws: Draws, check: Callable[[Drawn], object], *, name: str, examples: int, reduce: bool) -> None:
+    """Check drawn values, the same for the same name; raise the first error, with the values as its attribute `drawn`.
 
-    Args:
-        draws: The strategies.
-        check: Raises if the values are wrong, UnsupportedError if it is not applicable to them.
-        name: The same values are drawn for the same name.
-        examples: How many values to draw.
-
-    Raises:
-        UnsupportedError: The property is applicable to none of the values.
-        Exception: What the check raises.
+    With `reduce`, the values are the smallest that fail. A check raises UnsupportedError if it is not applicable to
+    some values; if it is not applicable to any, this is raised.
     """
-    failures: list[Exception] = []
-    reasons: list[UnsupportedError] = []
-    checked, start = 0, 0.0
-
-    @seed(zlib.crc32(name.encode()))
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
-    @given(st.fixed_dictionaries(dict(draws)))
-    def run(drawn: Drawn) -> None:
-        nonlocal checked, start
-        if failures and (time.monotonic() - start > _REDUCING or isinstance(failures[-1], TimeoutError)):
-            return
-        try:
-            check(drawn)
-        except UnsupportedError as error:
+    draw, reasons = random.Random(name), list[UnsupportedError]()
+    for number in range(examples):
+        drawn: Drawn = {
+            key: values[0] if number == 0 else values[-1] if number == 1 else draw.choice(values)
+            for key, values in draws.items()
+        }
+        if isinstance(error := _error(check, drawn), UnsupportedError):
             reasons.append(error)
-        except Exception as error:
-            start = start or time.monotonic()
-            error.drawn = ", ".join(f"{name}={value}" for name, value in drawn.items())  # type: ignore[attr-defined]
-            failures.append(error)
-            raise
-        else:
-            checked += 1
-
-    # Hypothesis keeps tables of characters in its folder.
-    configuration.set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
-    try:
-        run()
-    except HypothesisException:
-        if not failures:
-            raise
-    except Exception:  # noqa: BLE001 - raised below, from the smallest example
-        pass
-    finally:
-        configuration.set_hypothesis_home_dir(None)
-    if failures:
-        raise failures[-1]
-    if reasons and not checked:
+        elif error is not None:
+            if reduce and not isinstance(error, TimeoutError):
+                drawn, error = _reduced(draws, drawn, check, error)
+            error.drawn = ", ".join(f"{key}={value}" for key, value in drawn.items())  # type: ignore[attr-defined]
+            raise error
+    if len(reasons) == examples:
         raise reasons[0]
+
+
+def _error(check: Callable[[Drawn], object], drawn: Drawn) -> Exception | None:
+    try:
+        check(drawn)
+    except Exception as error:  # noqa: BLE001 - a component may raise anything
+        return error
+    return None
+
+
+def _reduced(draws: Draws, drawn: Drawn, check: Callable[[Drawn], object], error: Exception) -> tuple[Drawn, Exception]:
+    """Replace each value by the smallest that fails too, by bisection; returns the values and their error."""
+    for key, values in draws.items():
+        low, high, middle = 0, values.index(drawn[key]), 0
+        while low < high:
+            smaller = {**drawn, key: values[middle]}
+            failure = _error(check, smaller)
+            if failure is None or isinstance(failure, UnsupportedError):
+                low = middle + 1
+            else:
+                drawn, error, high = smaller, failure, middle
+            middle = (low + high) // 2
+    return drawn, error

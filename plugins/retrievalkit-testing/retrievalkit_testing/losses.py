@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 from retrievalkit import registry
@@ -18,9 +21,9 @@ from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.scoring import scores
 from retrievalkit_testing.drawing import SEEDS, Drawn, sizes
-from retrievalkit_testing.option_effects import off_defaults, required_values
-from retrievalkit_testing.properties import Kit, accepted, expect_same, fail, leave_out
-from retrievalkit_testing.shared import Subject, Turn, expect_mean, seeded, share
+from retrievalkit_testing.option_effects import off_defaults
+from retrievalkit_testing.properties import Kit, accepted, expect, expect_same, leave_out, tried
+from retrievalkit_testing.shared import Subject, Turn, backward, check_loss_value, expect_mean, seeded, share
 
 DIMENSIONS, TERMS = 8, 12
 _PROGRESS = (Progress(0, 0.0, 10), Progress(3, 2.0, 10), Progress(1000, 20.0, 100_000))
@@ -38,10 +41,10 @@ class Form:
 
 
 FORMS = {
-    "one vector a text": Form(),
-    "two vectors a document": Form(document_vectors=2),
-    "two vectors a document, one kept": Form(document_vectors=2, kept=0),
-    "several vectors a text": Form(3, 4),
+    "a vector per text": Form(),
+    "two vectors per document": Form(document_vectors=2),
+    "two vectors per document, the first kept": Form(document_vectors=2, kept=0),
+    "several vectors per text": Form(3, 4),
     "weights": Form(0, 0, weights=True),
     "a vector and weights": Form(weights=True),
     "a vector in parts": Form(parts={"one": slice(0, 3), "other": slice(3, DIMENSIONS)}),
@@ -50,32 +53,28 @@ FORMS = {
 
 @dataclass
 class Step:
-    """The arguments of a loss."""
+    """The arguments of a loss, in their order."""
 
     queries: Representation
     documents: Representation
     positives: Tensor
+    progress: Progress = _PROGRESS[0]
     ignore: Tensor | None = None
     teacher: Tensor | None = None
-    progress: Progress = _PROGRESS[0]
 
     def leaves(self) -> dict[str, Tensor]:
         """The tensors of both sides that receive gradients, by name."""
-        sides = (("queries", self.queries), ("documents", self.documents))
-        return {
-            f"{what} of {side}": getattr(one, what)
-            for side, one in sides
-            for what in ("vectors", "weights")
-            if getattr(one, what) is not None
-        }
+        sides = itertools.product(("queries", "documents"), ("vectors", "weights"))
+        leaves = {f"{part} of {side}": getattr(getattr(self, side), part) for side, part in sides}
+        return {name: leaf for name, leaf in leaves.items() if leaf is not None}
 
     def with_leaves(self, change: Mapping[str, Tensor]) -> Step:
         """The same step with some tensors replaced, named as in `leaves`."""
-        made = self
-        for name, one in change.items():
-            what, _, side = name.split()
-            made = replace(made, **{side: replace(getattr(made, side), **{what: one})})
-        return made
+        step = self
+        for name, leaf in change.items():
+            part, _, side = name.split()
+            step = replace(step, **{side: replace(getattr(step, side), **{part: leaf})})
+        return step
 
     def arranged(self, queries: Tensor, documents: Tensor) -> Step:
         """The same step with these queries, and these documents, among them all positives, in this order."""
@@ -91,8 +90,8 @@ class Step:
 
     def prepared(self, factor: float = 1.0, dtype: torch.dtype = torch.float32) -> Step:
         """The same step with all vectors and weights multiplied by a factor, in a type, as new leaves."""
-        made = {name: (one.detach() * factor).to(dtype).requires_grad_() for name, one in self.leaves().items()}
-        return self.with_leaves(made)
+        leaves = {name: (leaf.detach() * factor).to(dtype).requires_grad_() for name, leaf in self.leaves().items()}
+        return self.with_leaves(leaves)
 
     @property
     def own(self) -> Tensor:
@@ -104,53 +103,35 @@ class Step:
         return scores(self.queries, self.documents.as_indexed()).detach()
 
 
-@dataclass
 class LossCase(Subject):
     """A loss on one kind of representation."""
 
-    name: str
-    label: str
-    form: Form
-    options: Mapping[str, Any] = field(default_factory=dict)
+    kind = "loss"
 
-    def __post_init__(self) -> None:
-        kind = registry.get("loss", self.name)
+    def __init__(self, name: str, label: str, form: Form, options: Mapping[str, Any]) -> None:
+        super().__init__(name, label, options)
+        self.form = form
         drawn = {"queries": 5, "each": 2, "ignored": 0.0, "scale": 1.0, "positives": "anywhere", "seed": 0}
-        self.typical = [{**drawn, "options": {}, "progress": one} for one in (0, 1)]
-
-        def create(options: Mapping[str, Any]) -> None:
-            self.call(self.create(options), self.given(self.typical[0]))
-
+        self.typical = [{**drawn, "options": {}, "progress": progress} for progress in (0, 1)]
         self.needs_teacher = self.create(self.options).needs_teacher
-        self.draws = {
-            "queries": sizes(1, 32),
-            "each": st.integers(1, 8),
-            "ignored": st.sampled_from((0.0, 0.3, 1.0)),
-            "scale": st.sampled_from((1.0, 300.0)),
-            "positives": st.sampled_from(("first", "anywhere")),
-            "progress": st.sampled_from(range(len(_PROGRESS))),
-            "seed": SEEDS,
-            "options": st.sampled_from(off_defaults(kind, self.options, create)),
-        }
-        self.common = {
-            **self.draws,
-            "queries": sizes(2, 32),
-            "each": st.integers(2, 8),
-            "ignored": st.just(0.0),
-            "scale": st.just(1.0),
-        }
+        settings = []
+        for setting in off_defaults(self, registry.get("loss", name)):
+            with suppress(InputError):
+                tried(self, methodcaller("trial", setting), InputError)
+                settings.append(setting)
+        self.draws = {"queries": sizes(1, 32), "each": range(1, 9), "ignored": (0.0, 0.3, 1.0), "scale": (1.0, 300.0)}
+        self.draws |= {"positives": ("first", "anywhere"), "progress": range(len(_PROGRESS)), "seed": SEEDS}
+        self.draws |= {"options": settings or [{}]}
+        self.common = {**self.draws, "queries": sizes(2, 32), "each": range(2, 9), "ignored": (0.0,), "scale": (1.0,)}
 
     def create(self, options: Mapping[str, Any]) -> Loss:
         """Create the loss with these options; a wrapper loss is created around the contrastive loss."""
-        kind: Any = registry.get("loss", self.name)
-        inner = [registry.create("loss", "contrastive")] if getattr(kind, "wraps", False) else []
-        made: Loss = registry.create("loss", self.name, *inner, **options)
-        return made
+        component: Any = registry.get("loss", self.name)
+        inner = [registry.create("loss", "contrastive")] if getattr(component, "wraps", False) else []
+        loss: Loss = registry.create("loss", self.name, *inner, **options)
+        return loss
 
-    def created(self, drawn: Drawn) -> Loss:
-        return self.create({**self.options, **drawn["options"]}).eval()
-
-    def given(self, drawn: Drawn) -> Step:
+    def inputs(self, drawn: Drawn) -> Step:
         """A step with Q to 8 Q documents, of which any are the positives."""
         count, each, form = drawn["queries"], drawn["each"], self.form
         generator = torch.Generator().manual_seed(drawn["seed"])
@@ -175,23 +156,27 @@ class LossCase(Subject):
             step.ignore = (torch.rand(count, count * each, generator=generator) < drawn["ignored"]) & ~step.own
         return step.prepared(drawn["scale"])
 
-    def call(self, component: Loss, given: Step) -> Any:
-        return component(given.queries, given.documents, given.positives, given.progress, given.ignore, given.teacher)
+    def call(self, component: Loss, inputs: Step) -> Any:
+        return component(*vars(inputs).values())
 
-    def read(self, given: Step, found: LossValue) -> dict[str, Tensor]:  # noqa: ARG002 - by contract
-        return {"total": found.total, **found.terms}
+    def read(self, inputs: Step, result: LossValue) -> dict[str, Tensor]:  # noqa: ARG002 - by contract
+        return {"total": result.total, **result.terms}
 
-    def near(self, given: Step) -> Step:
-        return given.with_leaves({name: one + 1e-3 * (one != 0) for name, one in given.leaves().items()})
+    def near(self, inputs: Step) -> Step:
+        return inputs.with_leaves({name: leaf + 1e-3 * (leaf != 0) for name, leaf in inputs.leaves().items()})
 
-    def turned(self, given: Step, draw: np.random.Generator) -> Iterator[Turn]:
-        queries, documents = (torch.arange(len(one)) for one in (given.queries, given.documents))
-        orders = [torch.from_numpy(draw.permutation(len(one))) for one in (queries, documents)]
-        yield "queries", given.arranged(orders[0], documents), lambda found: found
-        yield "documents", given.arranged(queries, orders[1]), lambda found: found
+    def turned(self, inputs: Step, draw: np.random.Generator) -> Iterator[Turn]:
+        queries, documents = (torch.arange(len(side)) for side in (inputs.queries, inputs.documents))
+        orders = [torch.from_numpy(draw.permutation(len(side))) for side in (queries, documents)]
+        yield "queries", inputs.arranged(orders[0], documents), lambda answer: answer
+        yield "documents", inputs.arranged(queries, orders[1]), lambda answer: answer
 
-    def objective(self, component: Loss, given: Step) -> Tensor:
-        total: Tensor = self.call(component, given).total
+    def trial(self, options: Mapping[str, Any]) -> None:
+        """Call a loss with these options."""
+        self.call(self.created({"options": options}), self.inputs(self.typical[0]))
+
+    def objective(self, component: Loss, inputs: Step) -> Tensor:
+        total: Tensor = self.call(component, inputs).total
         return total
 
     def total(self, step: Step, drawn: Drawn) -> Tensor:
@@ -199,24 +184,36 @@ class LossCase(Subject):
         with seeded(0):
             return self.objective(self.fresh(drawn).train(), step)
 
-    def check_form(self, given: Step, found: Any) -> None:
-        if not isinstance(found, LossValue):
-            fail("it returns no LossValue", expected="LossValue", found=type(found).__name__)
-        for name, one in {"total": found.total, **found.terms}.items():
-            if one.dim() or one.dtype != torch.float32 or one.device != given.queries.device:
-                expected, told = "() torch.float32 cpu", f"{tuple(one.shape)} {one.dtype} {one.device}"
-                fail(f"the {name} is not a scalar of this type", expected=expected, found=told)
-            if not torch.isfinite(one):
-                fail(f"the {name} is {one.item()}", expected="a number", found=one.item())
+    def behaviour(self, options: Mapping[str, Any]) -> list[Any]:
+        """The loss and its gradients for all supported kinds of representation, at several points of training."""
+        loss, seen = self.create(options).train(), list[Any]()
+        for form, progress in itertools.product((self.form, *FORMS.values()), range(len(_PROGRESS))):
+            other = copy.copy(self)
+            other.form = form
+            step = other.inputs({**self.typical[0], "progress": progress}).prepared()
+            if step.teacher is not None:
+                step.teacher[-1] = float("nan")
+            try:
+                with seeded(0):
+                    total = self.objective(loss, step)
+            except UnsupportedError as error:
+                seen.append(str(error))
+                continue
+            backward(total)
+            seen += [total.detach(), *(leaf.grad for leaf in step.leaves().values())]
+        return seen
+
+    def check_form(self, inputs: Step, result: Any) -> None:
+        check_loss_value(result, inputs.queries.device)
 
     def compares(self, step: Step, drawn: Drawn) -> bool:
         """True if the loss compares queries with documents, unlike a regulariser of each side."""
         turned = {}
-        for name, one in step.leaves().items():
+        for name, leaf in step.leaves().items():
             if name.endswith("documents"):
                 # Roll the columns and flip the signs of some in vectors, which keeps every norm.
-                turned[name] = one.detach().roll(1, dims=-1)
-                if one.dim() > 2:
+                turned[name] = leaf.detach().roll(1, dims=-1)
+                if leaf.dim() > 2:
                     turned[name][..., ::2] *= -1
         with torch.no_grad():
             return not torch.isclose(self.total(step, drawn), self.total(step.with_leaves(turned), drawn), rtol=1e-5)
@@ -225,90 +222,51 @@ class LossCase(Subject):
         """A step of a loss that compares queries with documents, without a teacher; others skip the property."""
         if self.needs_teacher:
             leave_out("it learns from a teacher.")
-        step = self.given(drawn)
+        step = self.inputs(drawn)
         if not self.compares(step, drawn):
             leave_out("it does not depend on how queries and documents compare.")
         return step
 
-    def lesson(self, drawn: Drawn) -> Step:
-        """A step of a loss with a teacher; other losses skip the property."""
-        if not self.needs_teacher:
-            leave_out("it needs no teacher.")
-        return self.given(drawn)
-
     def expect_effect(self, argument: str, drawn: Drawn, change: Step) -> None:
         """Expect that changing one argument changes the loss."""
-        expected, found = self.total(self.given(drawn), drawn), self.total(change, drawn)
-        if found == expected:
-            fail(f"`{argument}` has no effect", expected="another loss", found=found.item(), difference=0.0)
-
-
-def backward(total: Tensor) -> None:
-    """Back-propagate, unless no tensor requires gradients."""
-    if total.requires_grad:
-        torch.autograd.backward(total)
+        expected, actual = self.total(self.inputs(drawn), drawn), self.total(change, drawn)
+        expect(actual != expected, f"`{argument}` has no effect", expected="another loss", actual=actual.item())
 
 
 def loss_cases(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any
 ) -> list[LossCase]:
     """The loss on the requested kind of representation, or on each kind that it supports."""
-    options = {**required_values(registry.get("loss", name), options), **options}
     forms = FORMS
     if kept is not None or parts is not None:
-        forms = {"two vectors a document": Form(document_vectors=2, kept=kept, parts=parts)}
-    return accepted(
-        [LossCase(name, label, form, options) for label, form in forms.items()],
-        lambda case: case.call(case.created(case.typical[0]), case.given(case.typical[0])),
-    )
-
-
-def _behaviour(case: LossCase, options: Mapping[str, Any]) -> list[Any]:
-    """The loss and its gradients for all supported kinds of representation, at several points of training."""
-    loss = case.create(options)
-    found: list[Any] = []
-    for form in (case.form, *FORMS.values()):
-        for progress in range(len(_PROGRESS)):
-            other = copy.copy(case)
-            other.form = form
-            step = other.given({**case.typical[0], "progress": progress}).prepared()
-            if step.teacher is not None:
-                step.teacher[-1] = float("nan")
-            try:
-                with seeded(0):
-                    total = case.objective(loss.train(), step)
-            except UnsupportedError as error:
-                found.append(str(error))
-                continue
-            backward(total)
-            found += [total.detach(), *(one.grad for one in step.leaves().values())]
-    return found
+        forms = {"two vectors per document": Form(document_vectors=2, kept=kept, parts=parts)}
+    cases = (LossCase(name, label, form, options) for label, form in forms.items())
+    return accepted(partial(tried, case, methodcaller("trial", {})) for case in cases)
 
 
 LOSSES: Kit[LossCase] = Kit(
     "loss", loss_cases, method="forward", unchecked="its equation, and devices other than the CPU"
 )
-share(LOSSES, modules=True, options=_behaviour)
+share(LOSSES, modules=True, options=True)
 _SOUND = ("form", "inputs_unchanged", "same_twice", "grad_mode", "state")
 
 
 @LOSSES.property(after=_SOUND, draws="common")
-def positives_effective(case: LossCase, drawn: Drawn) -> None:
-    """The loss depends on which document is the positive."""
-    step = case.comparison(drawn)
-    case.expect_effect("positives", drawn, replace(step, positives=(step.positives + 1) % len(step.documents)))
+def arguments_effective(case: LossCase, drawn: Drawn) -> None:
+    """The loss depends on the teacher's scores, or else on the positives and on `ignore`."""
+    step = case.inputs(drawn) if case.needs_teacher else case.comparison(drawn)
+    if step.teacher is not None:
+        teacher = torch.where(step.own, step.teacher, 2 * step.teacher)
+        case.expect_effect("teacher", drawn, replace(step, teacher=teacher))
+    else:
+        case.expect_effect("positives", drawn, replace(step, positives=(step.positives + 1) % len(step.documents)))
+        # The hardest negative of each query, which matters at any temperature.
+        hardest = step.compared().masked_fill(step.own, -torch.inf).argmax(dim=1, keepdim=True)
+        ignore = torch.zeros_like(step.own).scatter(1, hardest, True)
+        case.expect_effect("ignore", drawn, replace(step, ignore=ignore))
 
 
-@LOSSES.property(after=_SOUND, draws="common")
-def ignore_effective(case: LossCase, drawn: Drawn) -> None:
-    """Masking documents (`ignore`) changes the loss."""
-    step = case.comparison(drawn)
-    # The hardest negative of each query, which matters at any temperature.
-    hardest = step.compared().masked_fill(step.own, -torch.inf).argmax(dim=1, keepdim=True)
-    case.expect_effect("ignore", drawn, replace(step, ignore=torch.zeros_like(step.own).scatter(1, hardest, True)))
-
-
-@LOSSES.property(after=(*_SOUND, "ignore_effective"), draws="common")
+@LOSSES.property(after=(*_SOUND, "arguments_effective"), draws="common")
 def ignored_absent(case: LossCase, drawn: Drawn) -> None:
     """A document that is no negative of any query counts no more than if it were absent."""
     step = case.comparison(drawn)
@@ -317,22 +275,21 @@ def ignored_absent(case: LossCase, drawn: Drawn) -> None:
     others = torch.ones(len(step.documents), dtype=torch.bool).index_fill(0, step.positives, False)
     step.ignore = others.expand(len(step.queries), -1).clone()
     absent = step.arranged(torch.arange(len(step.queries)), (~others).nonzero()[:, 0])
-    problem = "a document that `ignore` takes from the negatives of all queries still changes the loss"
-    expected, found = (case.total(one, drawn).detach() for one in (absent, step))
-    expect_same(problem, found, expected, rtol=1e-4, atol=1e-5)
+    problem = "a document that `ignore` masks for all queries changes the loss"
+    expect_same(problem, case.total(step, drawn), case.total(absent, drawn), rtol=1e-4, atol=1e-5)
 
 
 @LOSSES.property(after=_SOUND)
 def masked_vectors(case: LossCase, drawn: Drawn) -> None:
     """Masked vectors have no effect, whatever their values."""
-    step = case.given(drawn).prepared()
+    step = case.inputs(drawn).prepared()
     if step.documents.vectors is None:
         leave_out("there are no vectors.")
     changed = replace(step, documents=_with_masked_vector(step.documents))
     if case.form.query_vectors > 1:
         changed.queries = _with_masked_vector(step.queries)
-    found, expected = (case.total(one, drawn).detach() for one in (changed, step))
-    expect_same("vectors that are masked change the loss", found, expected, rtol=1e-4, atol=1e-5)
+    problem = "masked vectors change the loss"
+    expect_same(problem, case.total(changed, drawn), case.total(step, drawn), rtol=1e-4, atol=1e-5)
 
 
 def _with_masked_vector(texts: Representation) -> Representation:
@@ -346,73 +303,54 @@ def _with_masked_vector(texts: Representation) -> Representation:
 
 
 @LOSSES.property(after=_SOUND, draws="common")
-def teacher_effective(case: LossCase, drawn: Drawn) -> None:
-    """The loss depends on the teacher's scores."""
-    step = case.lesson(drawn)
-    assert step.teacher is not None
-    case.expect_effect("teacher", drawn, replace(step, teacher=torch.where(step.own, step.teacher, 2 * step.teacher)))
-
-
-@LOSSES.property(after=_SOUND, draws="common")
-def teacher_needed(case: LossCase, drawn: Drawn) -> None:
-    """A loss that needs a teacher raises InputError without one, and names what is missing."""
-    try:
-        case.total(replace(case.lesson(drawn), teacher=None), drawn)
-    except UnsupportedError:
-        raise
-    except InputError:
-        return
-    fail("without a teacher it does not say what is missing (InputError)", expected="InputError", found="a loss")
-
-
-@LOSSES.property(after=_SOUND, draws="common")
 def teacher_missing(case: LossCase, drawn: Drawn) -> None:
-    """A document without a score of the teacher (NaN) has no effect by how it compares with the queries."""
-    step = case.lesson(drawn)
-    assert step.teacher is not None
+    """Without a needed teacher it raises InputError; a document without a score (NaN) is not compared with queries."""
+    step = case.inputs(drawn)
+    if step.teacher is None:
+        leave_out("it needs no teacher.")
+    loss = None
+    with suppress(InputError):
+        loss = case.total(replace(step, teacher=None), drawn)
+    expect(loss is None, "without a teacher it does not raise InputError", expected="InputError", actual=loss)
     unscored, vectors = step.teacher.isnan().all(dim=0), step.documents.vectors
-    if vectors is None or case.form.parts or len(case.call(case.fresh(drawn), step).terms) > 1:
-        leave_out("there are no vectors as a whole, or other terms than that of the teacher.")
-    turned = {"vectors of documents": torch.where(unscored[:, None, None], -vectors, vectors)}
-    found, expected = (case.total(one, drawn).detach() for one in (step.with_leaves(turned), step))
-    problem = "a document without a score of the teacher changes the loss: does NaN count as a score?"
-    expect_same(problem, found, expected, rtol=1e-4, atol=1e-5)
+    if vectors is not None and not case.form.parts and len(case.call(case.fresh(drawn), step).terms) <= 1:
+        turned = {"vectors of documents": torch.where(unscored[:, None, None], -vectors, vectors)}
+        problem = "a document without a score of the teacher changes the loss: does NaN count as a score?"
+        changed = case.total(step.with_leaves(turned), drawn)
+        expect_same(problem, changed, case.total(step, drawn), rtol=1e-4, atol=1e-5)
 
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def finite_differences(case: LossCase, drawn: Drawn) -> None:
     """The gradient equals finite differences."""
-    step = case.given(drawn).prepared(dtype=torch.float64)
+    step = case.inputs(drawn).prepared(dtype=torch.float64)
     total = case.total(step, drawn)
-    if not total.requires_grad:
-        fail("no gradient reaches the representations", expected="a gradient", found="none")
+    expect(total.requires_grad, "no gradient reaches the representations", expected="a gradient", actual="none")
     backward(total)
     exact = total.dtype == torch.float64
     size, tolerance = (1e-5, 1e-4) if exact else (1e-2, 3e-2)
-    for name, one in step.leaves().items():
-        direction = torch.randn(one.shape, generator=torch.Generator().manual_seed(2)) * (one.detach() != 0)
+    for name, leaf in step.leaves().items():
+        direction = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(2)) * (leaf.detach() != 0)
         there, back = (
-            case.total(step.with_leaves({name: one.detach() + sign * size * direction}), drawn).item()
+            case.total(step.with_leaves({name: leaf.detach() + sign * size * direction}), drawn).item()
             for sign in (1, -1)
         )
         expected = (there - back) / (2 * size)
-        found = 0.0 if one.grad is None else float((one.grad * direction).sum())
+        actual = 0.0 if leaf.grad is None else float((leaf.grad * direction).sum())
         # At a kink, such as that of a maximum, both sides differ.
         kink = abs(there + back - 2 * total.item()) / size
-        if abs(found - expected) > tolerance * max(abs(expected), 1e-2) + kink:
-            problem = f"the gradient of the {name} is not that of finite differences"
-            fail(problem, expected=expected, found=found, difference=abs(found - expected))
+        problem, difference = f"the gradient of the {name} is not that of finite differences", abs(actual - expected)
+        same = difference <= tolerance * max(abs(expected), 1e-2) + kink
+        expect(same, problem, expected=expected, actual=actual, difference=difference)
 
 
 @LOSSES.property(after=_SOUND, draws="common")
 def mean_over_queries(case: LossCase, drawn: Drawn) -> None:
     """The loss is a mean over queries: repeating the queries two or three times does not multiply it."""
-    step = case.given(drawn)
-    documents, seen = torch.arange(len(step.documents)), []
-    for times in (1, 2, 3):
-        seen.append(case.total(step.arranged(torch.arange(len(step.queries)).repeat(times), documents), drawn).item())
+    step = case.inputs(drawn)
+    queries, documents = torch.arange(len(step.queries)), torch.arange(len(step.documents))
     # A loss over pairs of queries may grow, but not evenly.
-    expect_mean(seen)
+    expect_mean([case.total(step.arranged(queries.repeat(times), documents), drawn).item() for times in (1, 2, 3)])
 
 
 _STEPS = 12
@@ -421,7 +359,7 @@ _STEPS = 12
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common", examples=5)
 def falls_under_training(case: LossCase, drawn: Drawn) -> None:
     """Training reduces the loss, and raises the positives' scores above the others."""
-    step = case.given(drawn).prepared()
+    step = case.inputs(drawn).prepared()
     if step.teacher is not None:
         step.teacher = torch.where(step.teacher.isnan(), torch.nan, torch.where(step.own, 5.0, -5.0))
     leaves = step.leaves()
@@ -429,7 +367,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
 
     def now() -> Step:
         """The step with weights that are clipped to be non-negative."""
-        return step.with_leaves({name: one.relu() if one.dim() == 2 else one for name, one in leaves.items()})
+        return step.with_leaves({name: leaf.relu() if leaf.dim() == 2 else leaf for name, leaf in leaves.items()})
 
     def margin() -> float:
         compared = now().compared()
@@ -442,48 +380,30 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
         backward(case.total(now(), drawn))
         optimizer.step()
     after = case.total(now(), drawn).item()
-    if not after < before:
-        problem = f"{_STEPS} steps of training do not make it fall"
-        fail(problem, expected=f"below {before:.4g}", found=after, difference=after - before)
+    problem = f"{_STEPS} steps of training do not reduce it"
+    expect(after < before, problem, expected=f"below {before:.4g}", actual=after)
     # With other options, such as a temperature, a teacher's margin may be smaller than that at the start.
-    if not drawn["options"] and case.compares(case.given(drawn), drawn) and not margin() > margin_before:
+    if not drawn["options"] and case.compares(case.inputs(drawn), drawn):
         problem = f"{_STEPS} steps of training do not raise the scores of positives above those of the other documents"
-        fail(problem, expected=f"above {margin_before:.4g}", found=margin())
+        expect(margin() > margin_before, problem, expected=f"above {margin_before:.4g}", actual=margin())
 
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def two_processes(case: LossCase, drawn: Drawn) -> None:
     """Two processes, each with the graph of its own texts only, compute the gradient of a single process."""
-    alone, shared = case.given(drawn).prepared(), case.given(drawn).prepared()
+    alone, shared = case.inputs(drawn).prepared(), case.inputs(drawn).prepared()
     backward(case.total(alone, drawn))
     for rank in range(2):
         attached = {}
-        for name, one in shared.leaves().items():
-            own = torch.arange(len(one)) % 2 == rank
-            attached[name] = torch.where(own.view(-1, *([1] * (one.dim() - 1))), one, one.detach())
+        for name, leaf in shared.leaves().items():
+            own = torch.arange(len(leaf)) % 2 == rank
+            attached[name] = torch.where(own.view(-1, *([1] * (leaf.dim() - 1))), leaf, leaf.detach())
         with seeded(0):
             # Trainings seed torch alike in all processes.
             random.seed(rank)
             np.random.seed(rank)
             backward(case.objective(case.fresh(drawn).train(), shared.with_leaves(attached)))
-    for (name, one), other in zip(shared.leaves().items(), alone.leaves().values(), strict=True):
-        found, expected = (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in (one, other))
-        problem = f"the gradients of the {name} in two processes do not add up to that of one"
-        expect_same(problem, found, expected, rtol=1e-3, atol=1e-5)
-
-
-def check_loss(
-    name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **settings: Any
-) -> None:
-    """Check that a loss has all properties that the contract requires.
-
-    It is tested with every kind of representation that it supports; a loss that needs a teacher also with scores for
-    each query's own passages only.
-
-    Args:
-        name: Registered name of the loss.
-        kept: `Representation.kept` of the documents, which then have two vectors each.
-        parts: `Representation.parts` of both sides, whose vectors have 8 numbers.
-        settings: Options of the loss; or `only` or `without`, names of properties.
-    """
-    LOSSES.check(name, kept=kept, parts=parts, **settings)
+    for name, pair in ((name, (leaf, alone.leaves()[name])) for name, leaf in shared.leaves().items()):
+        actual, expected = (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in pair)
+        problem = f"the gradients of the {name} in two processes do not add up to those of a single process"
+        expect_same(problem, actual, expected, rtol=1e-3, atol=1e-5)

@@ -59,9 +59,12 @@ def new_plugin(options: NewOptions) -> str:
     class_name = "".join(part.capitalize() for part in name.split("_"))
     if (project := Path(options.output, "pyproject.toml")).is_file():
         return _add(name, kind, class_name, project)
-    module = f"retrievalkit_{name}"
-    made = registry.Component(kind, name, f"{module}.{_plural(kind)}:{class_name}", name, module, "0.1.0")
-    return _write([made], name, options.output, dict(_files(kind)), {"MyName": class_name})
+    component = _component(kind, name, f"retrievalkit_{name}.{_plural(kind)}:{class_name}")
+    return _write([component], name, options.output, dict(_files(kind)), {"MyName": class_name})
+
+
+def _component(kind: str, name: str, target: str, help: str = "") -> registry.Component:  # noqa: A002 - its field
+    return registry.Component(kind, name, target, "", "", "", help)
 
 
 def _add(name: str, kind: Kind, class_name: str, project: Path) -> str:
@@ -80,18 +83,17 @@ def _add(name: str, kind: Kind, class_name: str, project: Path) -> str:
         msg = f"'{top}' has the name '{name}' already. Choose another."
         raise InputError(msg)
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    known = next((node for node in functions if node.name == registry.HOOKS[kind]), None)
-    if known is not None:
+    if ends := [node.end_lineno for node in functions if node.name == registry.HOOKS[kind]]:
         lines = source.splitlines(keepends=True)
-        source = "".join([*lines[: known.end_lineno], call, *lines[known.end_lineno :]])
+        source = "".join([*lines[: ends[0]], call, *lines[ends[0] :]])
     else:
-        hook = _hooks([registry.Component(kind, name, target, "", "", "")]).partition("@hookimpl")
+        hook = _hooks([_component(kind, name, target)]).partition("@hookimpl")
         source = f"{source.rstrip()}\n\n\n{hook[1]}{hook[2]}"
     values = {f"retrievalkit_my_name.{_plural(kind)}": f"{package}.{file.stem}", "my_name": name, "MyName": class_name}
     for path, text in _files(kind):
         if path == f"retrievalkit_my_name/{_plural(kind)}.py":
             file.write_text(_render(text, values), encoding="utf-8")
-        elif path == "tests/test_my_name.py" or (path == "tests/test_conforms.py"):
+        elif path in ("tests/test_my_name.py", "tests/test_conforms.py"):
             test = project.parent / "tests" / f"{path[6:-3].replace('my_name', '')}_{name}.py".replace("__", "_")
             test.parent.mkdir(exist_ok=True)
             test.write_text(_render(text, values), encoding="utf-8")
@@ -119,31 +121,27 @@ def package_plugin(options: PackageOptions) -> str:
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
         problem = plugin.error or "it registers nothing"
-        msg = f"'{path}' is no plugin: {problem.rstrip('.')}. Mend it: RKIT_PLUGIN_FILES={path} rkit plugins list"
+        msg = f"'{path}' is not a plugin: {problem.rstrip('.')}. Correct it: RKIT_PLUGIN_FILES={path} rkit plugins list"
         raise PluginError(msg)
-    stem = path.stem
+    stem, source = path.stem, path.read_text(encoding="utf-8")
     _check_name(stem)
-    source = path.read_text(encoding="utf-8")
-    components = [
-        replace(one, target=one.target.replace(f"{stem}:", f"retrievalkit_{stem}.{stem}:", 1))
-        if one.target.startswith(f"{stem}:")
-        else one
-        for one in plugin.components
-    ]
+    own, packaged = re.compile(rf"^{stem}:"), f"retrievalkit_{stem}.{stem}:"
+    components = [replace(each, target=own.sub(packaged, each.target)) for each in plugin.components]
     # The template without its component, plus the existing components.
     files = {
         name: text
         for name, text in _files(_main(components).kind)
         if "/recipes/" in name or not name.startswith(("retrievalkit_my_name/", "tests/"))
     }
-    names = dict.fromkeys(one.name for one in components if one.kind not in ("command", "check", "recipe"))
-    tests = [f'test_{name.replace("-", "_")} = conformance("{name}")' for name in names or [components[0].name]]
+    names = [each.name for each in components if each.kind not in ("command", "check", "recipe")]
+    names = list(dict.fromkeys(names or [components[0].name]))
+    tests = [f'test_{name.replace("-", "_")} = conformance("{name}")' for name in names]
     files["tests/test_conforms.py"] = "\n".join(["from retrievalkit_testing import conformance", "", *tests, ""])
     files[f"retrievalkit_my_name/{stem}.py"] = _without_hooks(source)
     requirements = ["retrievalkit>=0.1", *_distributions(source)]
-    values = {'"retrievalkit>=0.1"': ", ".join(f'"{one}"' for one in requirements)}
-    done = _write(components, stem, options.output, files, values)
-    return f"{done}. Unset RKIT_PLUGIN_FILES first: both have the name."
+    values = {'"retrievalkit>=0.1"': ", ".join(f'"{requirement}"' for requirement in requirements)}
+    text = _write(components, stem, options.output, files, values)
+    return f"{text}. Unset RKIT_PLUGIN_FILES first: both have the name."
 
 
 def _check_name(name: str) -> None:
@@ -171,7 +169,7 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
 
 def _main(components: Sequence[registry.Component]) -> registry.Component:
     """The component that the package and its recipe are named after."""
-    return next((one for one in components if one.kind in _COMPARED), components[0])
+    return next((each for each in components if each.kind in _COMPARED), components[0])
 
 
 def _write(
@@ -181,22 +179,20 @@ def _write(
     files: Mapping[str, str],
     values: Mapping[str, str],
 ) -> str:
-    first = _main(components)
-    name = first.name
-    kinds = " and ".join(dict.fromkeys(one.kind for one in components))
+    main = _main(components)
+    distribution = f"retrievalkit-{stem.replace('_', '-')}"
     values = {
         "retrievalkit_my_name": f"retrievalkit_{stem}",
-        "retrievalkit-my-name": f"retrievalkit-{stem.replace('_', '-')}",
-        "values: {KIND:": f"values: {{{first.kind}:",
-        "KIND": kinds,
-        "my_name": name,
+        "retrievalkit-my-name": distribution,
+        "values: {KIND:": f"values: {{{main.kind}:",
+        "KIND": " and ".join(dict.fromkeys(each.kind for each in components)),
+        "my_name": main.name,
         **values,
     }
     files, registered = dict(files), list(components)
-    if any(one.endswith("recipes/compare.yaml") for one in files):
-        folder_of_recipes, said = f"retrievalkit_{stem}.recipes:FOLDER", f"{name} and its baseline."
-        recipe = registry.Component("recipe", values["retrievalkit-my-name"], folder_of_recipes, "", "", "", said)
-        registered.append(recipe)
+    if any(name.endswith("recipes/compare.yaml") for name in files):
+        description = f"{main.name} and its baseline."
+        registered.append(_component("recipe", distribution, f"retrievalkit_{stem}.recipes:FOLDER", description))
     else:
         files["README.md"] = re.sub(r"## Results\n.*?(?=## Develop\n)", "", files["README.md"], flags=re.DOTALL)
     files["retrievalkit_my_name/__init__.py"] = _hooks(registered)
@@ -205,39 +201,33 @@ def _write(
             target = folder / _render(path, values)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(_render(text, values), encoding="utf-8")
-    brought = ", ".join(f"the {one.kind} '{one.name}'" for one in components)
-    return f"{output}: a plugin with {brought}. Next: pip install -e {output} && rkit plugins check {name}"
+    listed = ", ".join(f"the {each.kind} '{each.name}'" for each in components)
+    return f"{output}: a plugin with {listed}. Next: pip install -e {output} && rkit plugins check {main.name}"
 
 
 def _hooks(components: Sequence[registry.Component]) -> str:
     """The module that registers the components."""
-    kinds = {kind: list(some) for kind, some in groupby(components, key=lambda one: one.kind)}
-    listed = ", ".join(f"the {one.kind} `{one.name}`" for one in components)
     lines = [
-        f'"""Registers {listed}.',
+        f'"""Registers {", ".join(f"the {each.kind} `{each.name}`" for each in components)}.',
         "",
         "Nothing heavy is imported here: this module is imported at every start of rkit.",
         '"""',
         "",
-        "from retrievalkit import hookimpl",
-        "from retrievalkit.hookspecs import Register",
+        *_IMPORTS,
         "",
         f'retrievalkit_contract = "{hookspecs.VERSION.partition(".")[0]}"',
     ]
-    for kind, some in kinds.items():
+    for kind, group in groupby(components, key=lambda each: each.kind):
+        some = list(group)
         lines += ["", "", "@hookimpl", f"def {registry.HOOKS[kind]}(register: Register) -> None:"]
         lines += [f'    """Register the {kind if len(some) == 1 else _plural(kind)}."""']
-        for one in some:
-            arguments = [f'"{one.name}"', f'"{one.target}"']
-            arguments += [f"help={json.dumps(one.help)}"] if one.help else []
-            arguments += [f'group="{one.group}"'] if one.kind == "command" else []
-            inner = ", ".join(arguments)
+        for each in some:
+            arguments = [f'"{each.name}"', f'"{each.target}"']
+            arguments += [f"help={json.dumps(each.help)}"] if each.help else []
+            arguments += [f'group="{each.group}"'] if each.kind == "command" else []
             # Formatted as ruff would.
-            if len(call := f"    register({inner})") > _WIDTH:
-                if len(inner) + 8 > _WIDTH:
-                    inner = ",\n        ".join(arguments) + ","
-                call = f"    register(\n        {inner}\n    )"
-            lines.append(call)
+            call, broken = f"    register({', '.join(arguments)})", ",\n        ".join(arguments)
+            lines.append(call if len(call) <= _WIDTH else f"    register(\n        {broken},\n    )")
     return "\n".join([*lines, ""])
 
 
@@ -248,40 +238,17 @@ def _render(text: str, values: Mapping[str, str]) -> str:
 
 
 def _without_hooks(source: str) -> str:
-    """The source without its register functions and the imports that only they use."""
-    tree = ast.parse(source)
-    hooks = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and any(re.match(r"(\w+\.)?hookimpl\b", ast.unparse(one)) for one in node.decorator_list)
-    ]
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    lines: dict[int, str] = dict(enumerate(source.splitlines(), 1))
+    """The source without its register functions and the imports for them."""
+    lines = source.splitlines()
+    for node in reversed(ast.parse(source).body):
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+        if "hookimpl" in map(ast.unparse, decorators) or ast.unparse(node) in _IMPORTS:
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+            del lines[first - 1 : node.end_lineno]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).strip() + "\n"
 
-    def drop(kept: dict[int, str], first: int, node: ast.stmt) -> None:
-        for number in range(first, (node.end_lineno or first) + 1):
-            kept.pop(number, None)
 
-    for node in hooks:
-        drop(lines, min([node.lineno, *(one.lineno for one in node.decorator_list)]), node)
-    rest = dict(lines)
-    for one in imports:
-        drop(rest, one.lineno, one)
-    text = "\n".join(rest.values())
-    in_hooks = {one.id for node in hooks for one in ast.walk(node) if isinstance(one, ast.Name)}
-
-    def is_used(alias: ast.alias) -> bool:
-        name = alias.asname or alias.name.partition(".")[0]
-        return name not in in_hooks or re.search(rf"\b{name}\b", text) is not None
-
-    for one in imports:
-        if not all(map(is_used, one.names)):
-            one.names = [*filter(is_used, one.names)]
-            drop(lines, one.lineno + bool(one.names), one)
-            if one.names:
-                lines[one.lineno] = ast.unparse(one)
-    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines.values())).strip() + "\n"
+_IMPORTS = ("from retrievalkit import hookimpl", "from retrievalkit.hookspecs import Register")
 
 
 def _distributions(source: str) -> list[str]:
@@ -293,4 +260,4 @@ def _distributions(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             wanted.add(node.module.partition(".")[0])
     known = importlib.metadata.packages_distributions()
-    return sorted({known.get(one, [one])[0] for one in wanted - set(sys.stdlib_module_names) - {"retrievalkit"}})
+    return sorted({known.get(name, [name])[0] for name in wanted - set(sys.stdlib_module_names) - {"retrievalkit"}})

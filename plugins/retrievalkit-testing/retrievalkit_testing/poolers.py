@@ -6,12 +6,13 @@ import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from retrievalkit import registry
@@ -19,10 +20,10 @@ from retrievalkit.contracts import SIDES, Encoder, Needs, Pooler, Representation
 from retrievalkit.contracts.commands import Retriever
 from retrievalkit.errors import UnsupportedError
 from retrievalkit_testing.drawing import SEEDS, Drawn, sizes
-from retrievalkit_testing.option_effects import off_defaults, required_values
-from retrievalkit_testing.properties import Kit, expect_same, fail, leave_out
-from retrievalkit_testing.samples import on_models
-from retrievalkit_testing.shared import Subject, seeded, share
+from retrievalkit_testing.option_effects import off_defaults
+from retrievalkit_testing.properties import Kit, accepted, expect, expect_same, leave_out
+from retrievalkit_testing.samples import kit_encoder, kit_models
+from retrievalkit_testing.shared import Subject, backward, seeded, share, stir
 
 TEXTS: tuple[Text, ...] = (("", "what is the capital of france"), ("Peru", "The city of Lima."), ("", ""))
 _TOKENS = 12_000
@@ -40,168 +41,171 @@ class Input:
 class PoolerCase(Subject):
     """A pooler on one encoder."""
 
+    kind = "pooler"
+    selected = True
+
     def __init__(self, name: str, model: str, label: str, options: Mapping[str, Any]) -> None:
-        self.name, self.model, self.label, self.options = name, model, label, options
-        self._towers: dict[str, tuple[Encoder, Any]] = {}
+        super().__init__(name, label, options)
+        self.model = model
+        self._heads: dict[str, Any] = {}
         self._needs: dict[str, dict[bool, Needs]] = {}
         self._words: list[int] = []
-        self.pooler_and_tower(options)
-        self.settings = off_defaults(registry.get("pooler", name), options, self.pooler_and_tower)
-        self.draws = {
-            "texts": sizes(1, 300),
-            "tokens": sizes(1, 520),
-            "side": st.sampled_from(SIDES),
-            "filler": st.sampled_from((0, 1, 7)),
-            "equal": st.booleans(),
-            "options": st.sampled_from(self.settings),
-            "seed": SEEDS,
-        }
+        self.create(self.options)
+        self.settings = off_defaults(self, registry.get("pooler", name))
+        self.draws = {"texts": sizes(1, 300), "tokens": sizes(1, 520), "side": SIDES, "filler": (0, 1, 7)}
+        self.draws |= {"equal": (False, True), "options": self.settings, "seed": SEEDS}
         drawn = {"texts": 9, "tokens": 20, "filler": 0, "equal": False, "options": {}, "seed": 0}
         self.typical = [{**drawn, "side": side} for side in SIDES]
 
-    def pooler_and_tower(self, options: Mapping[str, Any]) -> tuple[Pooler, Encoder, Any]:
-        """A new pooler with these options, in eval mode, an encoder prepared for its needs, and the encoder's head."""
-        pooler: Pooler = registry.create("pooler", self.name, self._encoder("").info, **options)
-        needs = {mode: pooler.train(mode).needs for mode in (True, False)}
-        self._needs[repr(options)] = needs
-        tower = self._encoder(f"{needs}", needs[True])
-        pooler.bind(tower)
-        key = repr(needs)
-        if key not in self._towers:
-            batch = tower.collate(tower.tokenize([TEXTS[0]], "query"), "query")
+    def create(self, options: Mapping[str, Any]) -> Pooler:
+        """A new pooler with these options, bound to an encoder, in eval mode."""
+        pooler: Pooler = registry.create("pooler", self.name, kit_encoder(self.model).info, **options)
+        self._needs[repr(options)] = {mode: pooler.train(mode).needs for mode in (True, False)}
+        pooler.bind(self.tower(options)[0])
+        return pooler.eval()
+
+    def tower(self, options: Mapping[str, Any]) -> tuple[Encoder, Any]:
+        """The encoder for a pooler with these options, and its vocabulary head."""
+        needs = self._needs[repr(options)]
+        encoder = kit_encoder(self.model, needs[True])
+        if (key := repr(needs)) not in self._heads:
+            batch = encoder.collate(encoder.tokenize([TEXTS[0]], "query"), "query")
             with torch.no_grad():
-                head = tower(batch, [tower.info.layers]).head if needs[True].vocabulary_head else None
-            self._towers[key] = tower, head
-        return pooler.eval(), *self._towers[key]
+                states = encoder(batch, [encoder.info.layers])
+            self._heads[key] = states.head if needs[True].vocabulary_head else None
+        return encoder, self._heads[key]
 
-    def _encoder(self, key: str, needs: Needs | None = None) -> Encoder:
-        if (self.model, key) not in _ENCODERS:
-            with seeded(0):
-                made: Encoder = registry.create("encoder", "transformer", self.model)
-                if needs is not None:
-                    made.prepare(needs)
-            _ENCODERS[self.model, key] = made.eval()
-        return _ENCODERS[self.model, key]
-
-    def retriever(self, **settings: Any) -> Retriever:
-        """A new retriever with the pooler."""
-        retriever = Retriever.create(self.model, pooler=self.name, pooler_options=self.options, **settings)
-        return retriever.to("cpu").eval()
-
-    def created(self, drawn: Drawn) -> Pooler:
-        return self.pooler_and_tower({**self.options, **drawn["options"]})[0]
-
-    def given(self, drawn: Drawn) -> Input:
+    def inputs(self, drawn: Drawn) -> Input:
         """Random states of texts of drawn lengths, large where there is no token; for the layers of both modes."""
         options = {**self.options, **drawn["options"]}
-        _, tower, head = self.pooler_and_tower(options)
-        needs, side, draw = self._needs[repr(options)], drawn["side"], np.random.default_rng(drawn["seed"])
-        layers = sorted({one for mode in needs.values() for one in mode.layers_of(side, tower.info)})
+        self.create(options)
+        (encoder, head), side, draw = self.tower(options), drawn["side"], np.random.default_rng(drawn["seed"])
+        layers = {
+            layer for needs in self._needs[repr(options)].values() for layer in needs.layers_of(side, encoder.info)
+        }
         texts = drawn["texts"]
         most = min(drawn["tokens"], max(1, _TOKENS // (texts * (8 if head is not None else 1))))
-        empty, word = (tower.tokenize([("", text)], side)[0] for text in ("", "rome"))
+        empty, word = (encoder.tokenize([("", text)], side)[0] for text in ("", "rome"))
         filled = self.filled(drawn)
         if filled:
-            most = min(most, tower.collate([empty], side).input_ids.shape[1] - len(empty))
+            most = min(most, encoder.collate([empty], side).input_ids.shape[1] - len(empty))
         lengths = draw.integers(0, most + 1, texts)
         lengths[0] = most
         end = len(empty) - (bool(empty) and empty[-1:] == word[-1:])
         if not self._words:
-            # Punctuation is frequent in texts, and treated in its own way by some poolers.
-            ordinary, points = list(tower.vocabulary().ordinary), tower.token_ids([".", ","])
+            # Punctuation is frequent in texts, and some poolers treat it differently.
+            ordinary, points = list(encoder.vocabulary().ordinary), encoder.token_ids([".", ","])
             self._words = ordinary + points * (len(ordinary) // 10)
         words = draw.choice(self._words, (texts, most)).tolist()
         rows = [[*empty[:end], *some[:length], *empty[end:]] for some, length in zip(words, lengths, strict=True)]
-        batch = tower.collate(rows, side)
+        batch = encoder.collate(rows, side)
         padded = torch.zeros_like(batch.attention_mask) if filled else 1 - batch.attention_mask
         ids = batch.input_ids.masked_fill(padded.bool(), drawn["filler"])
         generator = torch.Generator().manual_seed(drawn["seed"])
         size = 1 + 99 * padded[..., None]
-        # A text whose states are all equal is like one of a single token.
-        shape = (len(ids), 1 if drawn["equal"] else ids.shape[1], tower.info.width)
-        states = {one: size * torch.randn(shape, generator=generator) for one in layers}
+        # A text whose states are all equal is like a text of a single token.
+        shape = (len(ids), 1 if drawn["equal"] else ids.shape[1], encoder.info.width)
+        states = {layer: size * torch.randn(shape, generator=generator) for layer in sorted(layers)}
         return Input(TokenStates(states, batch.attention_mask, ids, batch.special_mask, batch.extra, head), side)
 
     def filled(self, drawn: Drawn) -> bool:
         """True if texts of a side are filled up with [MASK]-like tokens, which are no padding."""
         needs = self._needs[repr({**self.options, **drawn["options"]})]
-        return any(drawn["side"] in one.mask_filled for one in needs.values())
+        return any(drawn["side"] in mode.mask_filled for mode in needs.values())
 
-    def call(self, component: Pooler, given: Input) -> Any:
-        layers = component.needs.layers_of(given.side, self._encoder("").info)
-        return component(replace(given.states, layers={one: given.states.layers[one] for one in layers}), given.side)
+    def call(self, component: Pooler, inputs: Input) -> Any:
+        layers = component.needs.layers_of(inputs.side, kit_encoder(self.model).info)
+        states = {layer: inputs.states.layers[layer] for layer in layers}
+        return component(replace(inputs.states, layers=states), inputs.side)
 
-    def read(self, given: Input, found: Representation) -> list[dict[str, Tensor]]:
+    def read(self, inputs: Input, result: Representation) -> list[dict[str, Tensor]]:
         rows = []
-        for row in range(self.rows(given)):
-            one: dict[str, Tensor] = {}
-            if found.vectors is not None:
-                mask = found.vector_mask
-                one["vectors"] = found.vectors[row] if mask is None else found.vectors[row][mask[row]]
-            if found.weights is not None:
-                one["weights"] = found.weights[row]
-            rows.append(one)
+        for row in range(self.rows(inputs)):
+            parts: dict[str, Tensor] = {}
+            if result.vectors is not None:
+                mask = result.vector_mask
+                parts["vectors"] = result.vectors[row] if mask is None else result.vectors[row][mask[row]]
+            if result.weights is not None:
+                parts["weights"] = result.weights[row]
+            rows.append(parts)
         return rows
 
-    def rows(self, given: Input) -> int:
-        return len(given.states.input_ids)
+    def rows(self, inputs: Input) -> int:
+        return len(inputs.states.input_ids)
 
-    def chosen(self, given: Input, rows: Sequence[int]) -> Input:
-        return Input(_mapped(given.states, lambda tensor: tensor[list(rows)]), given.side)
+    def chosen(self, inputs: Input, rows: Sequence[int]) -> Input:
+        return Input(_mapped(inputs.states, lambda tensor: tensor[list(rows)]), inputs.side)
 
-    def near(self, given: Input) -> Input:
-        layers = {number: one.clone() for number, one in given.states.layers.items()}
-        for one in layers.values():
-            one[0, given.states.first[0], 0] += 4e-3
-        return Input(replace(given.states, layers=layers), given.side)
+    def near(self, inputs: Input) -> Input:
+        layers = {number: states.clone() for number, states in inputs.states.layers.items()}
+        for states in layers.values():
+            states[0, inputs.states.first[0], 0] += 4e-3
+        return Input(replace(inputs.states, layers=layers), inputs.side)
 
-    def objective(self, component: Pooler, given: Input) -> Tensor:
-        return objective(self.call(component, given))
+    def objective(self, component: Pooler, inputs: Input) -> Tensor:
+        return objective(self.call(component, inputs))
 
-    def check_form(self, given: Input, found: Any) -> None:
-        if not isinstance(found, Representation):
-            fail("it returns no Representation", expected="Representation", found=type(found).__name__)
-        texts, vectors, mask, weights = self.rows(given), found.vectors, found.vector_mask, found.weights
-        for name, tensor in (("vectors", vectors), ("weights", weights)):
-            if tensor is not None and (tensor.dtype, tensor.device.type, len(tensor)) != (torch.float32, "cpu", texts):
-                problem = f"{name} have another type or device than the states, or not a row for each text"
-                fail(
-                    problem,
-                    expected=f"{texts} torch.float32 cpu",
-                    found=f"{len(tensor)} {tensor.dtype} {tensor.device}",
-                )
-        if mask is not None and (vectors is None or mask.shape != vectors.shape[:2] or mask.dtype != torch.bool):
-            expected = None if vectors is None else tuple(vectors.shape[:2])
-            found_mask = f"{mask.dtype} {tuple(mask.shape)}"
-            fail("vector_mask does not fit the vectors", expected=f"bool {expected}", found=found_mask)
-        if vectors is not None and (not vectors.shape[1] or (mask is not None and not mask.any(dim=1).all())):
-            fail("a text has no vector", expected="at least one", found=0)
-        if weights is not None and weights.dim() != 2:
-            fail("weights are not (batch, vocabulary)", expected="2 axes", found=tuple(weights.shape))
-        if found.kept is not None and (vectors is None or not 0 <= found.kept < vectors.shape[1]):
-            fail("kept is the number of no vector", expected="less than the number of vectors", found=found.kept)
-        ends = [columns.stop for columns in (found.parts or {}).values()]
-        if ends and (vectors is None or max(ends) > vectors.shape[2]):
-            fail("parts go beyond the vectors", expected="at most their size", found=max(ends))
-        values = values_of(found)
-        if not values.isfinite().all():
-            wrong = values[~values.isfinite()]
-            fail(
-                "values are not finite", expected="numbers", found=f"{float(wrong[0])} ({len(wrong)} of {len(values)})"
-            )
-        if weights is not None and weights.numel() and weights.min() < 0:
-            fail("weights are negative", expected="0 or above", found=float(weights.min()))
+    def behaviour(self, options: Mapping[str, Any]) -> list[Any]:
+        """The needs, file requests, output and gradients of a pooler."""
+        requests: list[str] = []
+        transformer: Any = registry.get("encoder", "transformer")
+        original = transformer.file
 
+        def file(encoder: Any, name: str) -> Any:
+            requests.append(name)
+            return original(encoder, name)
 
-_ENCODERS: dict[tuple[str, str], Encoder] = {}
-"""Encoders by model and by the needs they were prepared for; created once per process."""
+        with mock.patch.object(transformer, "file", file), seeded(0):
+            pooler = self.create(options)
+        seen: list[Any] = [requests, pooler.default_loss]
+        off = {name: value for name, value in options.items() if self.options.get(name, self) != value}
+        for training in (False, True):
+            seen.append(repr(pooler.train(training).needs))
+            for drawn in self.typical:
+                inputs = self.inputs({**drawn, "tokens": 60, "options": off})
+                leaves = [states.requires_grad_() for states in inputs.states.layers.values()]
+                with seeded(0):
+                    result = self.call(pooler, inputs)
+                backward(objective(result))
+                seen += [result.kept, repr(result.parts), result.vectors, result.weights, result.vector_mask]
+                seen += [states.grad for states in leaves]
+        return [*seen, *(tensor.grad for tensor in pooler.parameters())]
+
+    def check_form(self, inputs: Input, result: Any) -> None:
+        fits, actual = isinstance(result, Representation), type(result).__name__
+        expect(fits, "it returns no Representation", expected="Representation", actual=actual)
+        texts, vectors, mask, weights = self.rows(inputs), result.vectors, result.vector_mask, result.weights
+        for name, tensor, axes in (("vectors", vectors, 3), ("weights", weights, 2)):
+            if tensor is not None:
+                actual = f"{len(tensor)} {tensor.dtype} {tensor.device}, {tensor.dim()} axes"
+                problem = f"{name} have another type, device or number of axes, or not a row for each text"
+                expected = f"{texts} torch.float32 cpu, {axes} axes"
+                expect(actual == expected, problem, expected=expected, actual=actual)
+        if mask is not None:
+            shape = None if vectors is None else tuple(vectors.shape[:2])
+            actual, expected = f"{tuple(mask.shape)} {mask.dtype}", f"{shape} torch.bool"
+            expect(actual == expected, "vector_mask does not fit the vectors", expected=expected, actual=actual)
+        if vectors is not None:
+            count = int((torch.ones(vectors.shape[:2]) if mask is None else mask).sum(dim=1).min())
+            expect(count, "a text has no vector", expected="at least one", actual=0)
+        vectors_each, width = (0, 0) if vectors is None else vectors.shape[1:]
+        kept = result.kept is None or 0 <= result.kept < vectors_each
+        expect(kept, "`kept` is not the number of a vector", expected=f"less than {vectors_each}", actual=result.kept)
+        end = max((columns.stop for columns in (result.parts or {}).values()), default=0)
+        expect(end <= width, "parts are longer than the vectors", expected=f"at most {width}", actual=end)
+        values = values_of(result)
+        wrong = values[~values.isfinite()]
+        actual = f"{len(wrong)} of {len(values)}: {wrong[:3].tolist()}"
+        expect(not len(wrong), "values are not finite", expected="numbers", actual=actual)
+        negative = weights is not None and weights.numel() and weights.min() < 0
+        expect(not negative, "weights are negative", expected="0 or above", actual=weights)
 
 
 def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenStates:
     """Apply a function to each tensor, but not to the vocabulary head."""
     names = ("attention_mask", "input_ids", "special_mask", "extra")
     tensors = {name: getattr(states, name) for name in names}
-    mapped: dict[str, Any] = {name: one if one is None else function(one) for name, one in tensors.items()}
+    mapped: dict[str, Any] = {name: tensor if tensor is None else function(tensor) for name, tensor in tensors.items()}
     return replace(states, layers={number: function(layer) for number, layer in states.layers.items()}, **mapped)
 
 
@@ -244,75 +248,40 @@ def objective(representation: Representation) -> Tensor:
 
 
 def _cases(name: str, *, model: str | None = None, **options: Any) -> list[PoolerCase]:
-    options = {**required_values(registry.get("pooler", name), options), **options}
-    return on_models(lambda label, folder: PoolerCase(name, folder, label, options), model)
-
-
-def _behaviour(case: PoolerCase, options: Mapping[str, Any]) -> list[Any]:
-    """The complete behaviour of a pooler with these options: needs, file requests, output and gradients."""
-    asked: list[str] = []
-    encoder: Any = registry.get("encoder", "transformer")
-    ask = encoder.file
-
-    def file(self: Any, name: str) -> Any:
-        asked.append(name)
-        return ask(self, name)
-
-    with mock.patch.object(encoder, "file", file), seeded(0):
-        pooler = case.pooler_and_tower(options)[0]
-    found: list[Any] = [tuple(asked), pooler.default_loss]
-    off = {name: one for name, one in options.items() if name not in case.options or case.options[name] != one}
-    for training in (False, True):
-        found.append(repr(pooler.train(training).needs))
-        for drawn in case.typical:
-            given = case.given({**drawn, "tokens": 60, "options": off})
-            leaves = [one.requires_grad_() for one in given.states.layers.values()]
-            with seeded(0):
-                made = case.call(pooler, given)
-            total = objective(made)
-            if total.requires_grad:
-                torch.autograd.backward(total)
-            tensors = [one if one is None else one.detach() for one in (made.vectors, made.weights, made.vector_mask)]
-            found += [made.kept, repr(made.parts), *tensors, *(one.grad for one in leaves)]
-    return [*found, *(one.grad for one in pooler.parameters())]
+    models = kit_models() if model is None else {Path(model).name: model}
+    return accepted(partial(PoolerCase, name, folder, label, options) for label, folder in models.items())
 
 
 POOLERS: Kit[PoolerCase] = Kit(
     "pooler", _cases, method="forward", unchecked="whether it retrieves well, its speed, and devices other than the CPU"
 )
-share(POOLERS, modules=True, rows=True, threads=True, options=_behaviour)
+share(POOLERS, modules=True, rows=True, threads=True, options=True)
 _SOUND = ("form", "inputs_unchanged", "same_twice", "grad_mode", "state")
 
 
 @POOLERS.property(after=_SOUND)
 def sides_agree(case: PoolerCase) -> None:
-    """Queries and documents have vectors and weights of the same sizes, so that they can be compared."""
+    """Queries and documents have vectors and weights of the same sizes, so they can be compared."""
     for options in case.settings:
-        found = []
-        for drawn in case.typical:
-            one = {**drawn, "options": options}
-            found.append(case.call(case.fresh(one), case.given(one)))
-        for what in ("vectors", "weights"):
-            dims = [0 if getattr(one, what) is None else getattr(one, what).shape[-1] for one in found]
-            if dims[0] != dims[1]:
-                problem = f"{what} of queries and documents differ in size, so that no two can be compared"
-                fail(problem, expected=f"{dims[0]} as of queries", found=f"{dims[1]} of documents")
+        sides = [{**drawn, "options": options} for drawn in case.typical]
+        query, document = (case.call(case.fresh(drawn), case.inputs(drawn)) for drawn in sides)
+        for name in ("vectors", "weights"):
+            sizes = [0 if getattr(side, name) is None else getattr(side, name).shape[-1] for side in (query, document)]
+            problem = f"{name} of queries and documents differ in size"
+            expect(sizes[0] == sizes[1], problem, expected=f"{sizes[0]} as of queries", actual=sizes[1])
 
 
 @POOLERS.property(after=_SOUND)
 def cosine(case: PoolerCase, drawn: Drawn) -> None:
     """If scores are declared as cosines, vectors have length 1, a query has a single vector, and weights are absent."""
-    pooler, given = case.fresh(drawn), case.given(drawn)
+    pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if not pooler.cosine:
         leave_out("its scores are no cosines.")
-    made, side = case.call(pooler, given), given.side
-    if made.vectors is None or made.weights is not None or (side == "query" and made.vectors.shape[1] > 1):
-        fail(f"{side}: `cosine` is true, and a score is more than one inner product of vectors")
-    empty = given.states.attention_mask.sum(1) == 0
-    lengths = made.vectors.norm(dim=-1)
-    kept = ~empty[:, None] & (
-        torch.ones_like(lengths, dtype=torch.bool) if made.vector_mask is None else made.vector_mask
-    )
+    result, side = case.call(pooler, inputs), inputs.side
+    single = result.vectors is not None and result.weights is None and (side != "query" or result.vectors.shape[1] == 1)
+    expect(single, f"{side}: `cosine` is true, and a score is more than one inner product of vectors")
+    lengths, kept = result.vectors.norm(dim=-1), inputs.states.attention_mask.any(dim=1)[:, None]
+    kept = kept.expand_as(lengths) if result.vector_mask is None else kept & result.vector_mask
     problem = f"{side}: `cosine` is true, and vectors differ from length 1"
     expect_same(problem, lengths[kept], torch.ones_like(lengths[kept]), atol=1e-4)
 
@@ -320,67 +289,54 @@ def cosine(case: PoolerCase, drawn: Drawn) -> None:
 @POOLERS.property(after=_SOUND)
 def padding(case: PoolerCase, drawn: Drawn) -> None:
     """Padding at either end, whatever its states and ids are, changes nothing."""
+    pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if case.filled(drawn):
         leave_out("this side is filled up with [MASK]-like tokens.")
-    pooler, given = case.fresh(drawn), case.given(drawn)
-    expected = case.answer(pooler, given)
+    expected = case.answer(pooler, inputs)
     for left in (False, True):
-        states = repadded(given.states, more=1 + drawn["seed"] % 9, left=left)
+        states = repadded(inputs.states, more=1 + drawn["seed"] % 9, left=left)
         problem = f"padding on the {'left' if left else 'right'} changes the output"
-        case.same(problem, case.answer(pooler, Input(states, given.side)), expected)
+        case.same(problem, case.answer(pooler, Input(states, inputs.side)), expected)
 
 
 @POOLERS.property(after=_SOUND)
 def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
-    """The representation in eval mode, which is indexed, equals the one that the loss scores in training mode."""
+    """The representation in eval mode, which is indexed, equals that in training mode, which the loss scores."""
     training = case.fresh(drawn).train()
     for module in training.modules():
         if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
             module.p = 0.0
-    if any(isinstance(one, nn.BatchNorm1d) for one in training.modules()):
+    if any(isinstance(module, nn.BatchNorm1d) for module in training.modules()):
         leave_out("in training it depends on the batch (BatchNorm).")
     seen = []
     for seed in (0, 1):
         with seeded(seed), torch.no_grad():
-            seen.append(case.call(copy.deepcopy(training), case.given(drawn)).as_indexed())
-    scored, other = (values_of(one) for one in seen)
+            seen.append(values_of(case.call(copy.deepcopy(training), case.inputs(drawn)).as_indexed()))
     with torch.no_grad():
-        indexed = values_of(case.call(case.fresh(drawn), case.given(drawn)).as_indexed())
-    if scored.shape != other.shape or not torch.equal(scored, other):
+        indexed = values_of(case.call(case.fresh(drawn), case.inputs(drawn)).as_indexed())
+    if seen[0].shape != seen[1].shape or not torch.equal(*seen):
         leave_out("in training it draws at random.")
-    if scored.numel() != indexed.numel():
+    if seen[0].numel() != indexed.numel():
         # For example by dropping tokens that are only weighted in training.
         leave_out("it indexes other vectors than it trains.")
-    expect_same("what is indexed is not what the loss scores", indexed, scored, rtol=1e-4, atol=1e-5)
+    expect_same("what is indexed is not what the loss scores", indexed, seen[0], rtol=1e-4, atol=1e-5)
 
 
 @POOLERS.property(after=_SOUND, once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
-    """A checkpoint of a retriever with it, with one encoder or one for each side, gives equal bytes once loaded."""
+    """A checkpoint of a retriever with it, with one encoder or one for each side, has equal bytes once loaded."""
     for separate in (False, True):
+        settings: Any = {"pooler": case.name, "pooler_options": case.options, "separate_towers": separate}
         try:
-            retriever = case.retriever(separate_towers=separate)
+            retriever = Retriever.create(case.model, **settings).to("cpu").eval()
         except UnsupportedError:
             continue
-        with torch.no_grad():
-            for one in retriever.pooler.parameters():
-                one.add_(0.1 * torch.randn(one.shape, generator=torch.Generator().manual_seed(2)))
+        stir(retriever.pooler, 0.1)
         with tempfile.TemporaryDirectory() as folder:
             retriever.save(folder)
             # Another seed, to detect random values that are not stored.
             loaded = Retriever.load(folder, device="cpu", seed=1)
         for side in SIDES:
-            found, expected = (values_of(one.encode(TEXTS, side)) for one in (loaded, retriever))
+            actual, expected = (values_of(each.encode(TEXTS, side)) for each in (loaded, retriever))
             where = r"register_buffer|nn\.Parameter|self\.\w+ = torch"
-            expect_same(f"{side}: saving and loading change the output", found, expected, source=where)
-
-
-def check_pooler(name: str, *, model: str | None = None, **settings: Any) -> None:
-    """Check that a pooler has all properties that the contract requires.
-
-    Args:
-        name: Registered name of the pooler.
-        model: A model that fulfils its needs; None = tiny models of several architectures.
-        settings: Options of the pooler; or `only` or `without`, names of properties.
-    """
-    POOLERS.check(name, model=model, **settings)
+            expect_same(f"{side}: saving and loading change the output", actual, expected, source=where)

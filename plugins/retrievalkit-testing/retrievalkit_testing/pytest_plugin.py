@@ -7,9 +7,7 @@ from typing import Any
 
 def pytest_generate_tests(metafunc: Any) -> None:
     """Create a test for each property."""
-    conformance = getattr(metafunc.function, "conformance", None)
-    if conformance is None or "conforms_to" not in metafunc.fixturenames:
-        return
-    found = conformance.properties()
-    ids = [f"{label.replace(chr(39), '')}: {name}" for label, name in found]
-    metafunc.parametrize("conforms_to", found, ids=ids)
+    if "conforms_to" in metafunc.fixturenames and hasattr(metafunc.function, "properties"):
+        properties = metafunc.function.properties()
+        ids = [f"{label.replace(chr(39), '')}: {name}" for label, name in properties]
+        metafunc.parametrize("conforms_to", properties, ids=ids)

@@ -16,7 +16,7 @@ from retrievalkit.cli.main import main
 from retrievalkit.errors import DataError, InputError, MissingDependencyError, UnknownNameError
 from retrievalkit.recipes.recipe import Recipe, load_recipe
 from retrievalkit.recipes.run import plan
-from retrievalkit_testing.properties import Kit, Place, fail, leave_out
+from retrievalkit_testing.properties import Kit, Place, expect, fail, leave_out
 from retrievalkit_testing.shared import captured
 
 
@@ -28,14 +28,10 @@ class RecipeCase:
     file: Path
     origin: Any = field(default=None)
 
-    def read(self) -> Recipe:
-        """The recipe, with any value that it asks for."""
-        return load_with_any_values(self.file)
-
 
 def load_with_any_values(source: str | Path, **values: Any) -> Recipe:
-    """Load a recipe, with any value that it asks for."""
-    # Most ask for this, at the end of reading them.
+    """Load a recipe, with any value that it needs."""
+    # Most need this, and notice it at the end of reading.
     values.setdefault("data", "somewhere")
     while True:
         try:
@@ -44,19 +40,14 @@ def load_with_any_values(source: str | Path, **values: Any) -> Recipe:
             if values.pop("data", None) is None:
                 raise
         except DataError as error:
-            asked = re.search(r"needs a value for '(\w+)'", str(error))
-            if asked is None or asked[1] in values:
+            missing = re.search(r"needs a value for '(\w+)'", str(error))
+            if missing is None or missing[1] in values:
                 raise
-            values[asked[1]] = "somewhere"
-
-
-def _folder(name: str) -> Path:
-    folder: Path = registry.component("recipe", name).load()
-    return folder
+            values[missing[1]] = "somewhere"
 
 
 def _recipes(name: str) -> list[RecipeCase]:
-    folder = _folder(name)
+    folder: Path = registry.component("recipe", name).load()
     return [RecipeCase(str(path.relative_to(folder).with_suffix("")), path) for path in sorted(folder.rglob("*.yaml"))]
 
 
@@ -64,29 +55,17 @@ RECIPES: Kit[RecipeCase] = Kit("recipe", _recipes, find=lambda _: RecipeCase, un
 
 
 @RECIPES.property()
-def folder(case: RecipeCase) -> None:
-    """It can be read, and says in a sentence what it compares."""
+def steps(case: RecipeCase) -> None:
+    """It has a description; every step is a command with its options, known components and inputs of earlier steps."""
     try:
-        recipe = case.read()
+        recipe = load_with_any_values(case.file)
+        with TemporaryDirectory(prefix="rkit-check-") as output:
+            plan(recipe, Path(output) / "out", main.with_all_commands())
     except InputError as error:
+        if isinstance(error, MissingDependencyError) or "not installed" in str(error):
+            leave_out(" ".join(str(error).split()))
         fail(str(error).rstrip("."), Place(str(case.file), getattr(error, "line", None) or 1))
-    if not recipe.description:
-        fail("the recipe has no description", Place(str(case.file), 1))
-
-
-@RECIPES.property(after=("folder",))
-def command_lines(case: RecipeCase) -> str:
-    """Every step is a command, with options that it has, components that exist, and inputs of earlier steps."""
-    with TemporaryDirectory(prefix="rkit-check-") as output:
-        try:
-            jobs = plan(case.read(), Path(output) / "out", main.with_all_commands())
-        except MissingDependencyError as error:
-            leave_out(str(error))
-        except InputError as error:
-            if "not installed" in str(error):
-                leave_out(" ".join(str(error).split()))
-            fail(str(error).rstrip("."), Place(str(case.file), getattr(error, "line", None) or 1))
-    return f"{len(jobs)} steps"
+    expect(recipe.description, "the recipe has no description", place=Place(str(case.file), 1))
 
 
 @dataclass
@@ -94,19 +73,18 @@ class CommandCase:
     """A command of `rkit`."""
 
     label: str
-    name: str
     origin: Any = field(default=None)
 
     def run(self, *words: str) -> Any:
         """Run the command in this process."""
-        return CliRunner().invoke(main, [self.name, *words])
+        return CliRunner().invoke(main, [self.label, *words])
 
     @property
     def command(self) -> click.Command:
         """The click command."""
-        found = main.get_command(click.Context(main), self.name)
-        assert found is not None
-        return found
+        command = main.get_command(click.Context(main), self.label)
+        assert command is not None
+        return command
 
 
 def _target(name: str) -> Any:
@@ -115,7 +93,7 @@ def _target(name: str) -> Any:
 
 
 COMMANDS: Kit[CommandCase] = Kit(
-    "command", lambda name: [CommandCase(name, name)], find=_target, unchecked="what it does with valid input"
+    "command", lambda name: [CommandCase(name)], find=_target, unchecked="what it does with valid input"
 )
 
 
@@ -123,31 +101,28 @@ COMMANDS: Kit[CommandCase] = Kit(
 def loads_quietly(case: CommandCase) -> None:
     """It can be imported, and prints nothing then."""
     with captured() as printed:
-        registry.component("command", case.name).load()
-        case.command  # noqa: B018 - made of its declaration
-    if printed[0]:
-        fail("importing it prints", expected="nothing", found=printed[0][:80])
+        registry.component("command", case.label).load()
+        case.command  # noqa: B018 - created from its declaration
+    expect(not printed[0], "importing it prints", expected="nothing", actual=printed[0][:80])
 
 
 @COMMANDS.property(after=("loads_quietly",))
 def help_text(case: CommandCase) -> str:
-    """`--help` shows a sentence, and each option with its own."""
-    done = case.run("--help")
-    if done.exit_code != 0:
-        fail("--help fails", expected=0, found=f"{done.exit_code}: {done.exception or done.output[-200:]}")
+    """`--help` shows a sentence, and one for each option."""
+    run = case.run("--help")
+    expect(run.exit_code == 0, "--help fails", expected=0, actual=f"{run.exit_code}: {run.output[-200:]}")
     commands = list(getattr(case.command, "commands", {"": case.command}).values())
     for command in commands:
-        if not (command.help or "").strip():
-            fail(f"the command '{command.name}' has no help text")
-        for one in command.params:
-            if isinstance(one, click.Option) and not one.hidden and not (one.help or "").strip():
-                fail(f"the option {one.opts[0]} has no help text", source=re.escape(one.name or ""))
-    return f"{sum(len(one.params) for one in commands)} arguments and options"
+        expect((command.help or "").strip(), f"the command '{command.name}' has no help text")
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden and not (option.help or "").strip():
+                fail(f"the option {option.opts[0]} has no help text", source=re.escape(option.name or ""))
+    return f"{sum(len(command.params) for command in commands)} arguments and options"
 
 
 @COMMANDS.property(after=("loads_quietly",))
 def wrong_usage(case: CommandCase) -> None:
-    """An option that it lacks is wrong usage: exit code 2, and a message without a traceback."""
-    done = case.run("--no-such-option", "1")
-    if done.exit_code != 2 or (done.exception is not None and not isinstance(done.exception, SystemExit)):
-        fail("an unknown option is not refused", expected=2, found=f"{done.exit_code} {done.exception or ''}".strip())
+    """An unknown option is wrong usage: exit code 2, and a message without a traceback."""
+    run = case.run("--no-such-option", "1")
+    refused = run.exit_code == 2 and isinstance(run.exception, SystemExit | None)
+    expect(refused, "an unknown option is not refused", expected=2, actual=f"{run.exit_code} {run.exception or ''}")

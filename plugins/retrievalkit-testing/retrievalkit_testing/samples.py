@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from retrievalkit.errors import UnsupportedError, check_choice
+from retrievalkit import registry
+from retrievalkit.errors import check_choice
 
-C = TypeVar("C")
+if TYPE_CHECKING:
+    from retrievalkit.contracts import Encoder, Needs
 
 COUNTRIES = (
     "Argentina Buenos-Aires peso Spanish|Australia Canberra dollar English|Austria Vienna euro German|"
@@ -56,8 +58,7 @@ def tiny_collection(folder: str | Path) -> Collection:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     passages: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
-    train: list[str] = []
-    test: list[str] = []
+    train, test = list[str](), list[str]()
     for row, line in enumerate(COUNTRIES.split("|")):
         country, capital, currency, language = (word.replace("-", " ") for word in line.split())
         text = (
@@ -65,15 +66,11 @@ def tiny_collection(folder: str | Path) -> Collection:
             f"is spoken most is {language}. It is number {row + 1} of this list."
         )
         passages.append({"_id": f"c{row}", "title": country, "text": text})
-        asked = (
-            f"what is the capital of {country}",
-            f"which currency do people use in {country}",
-            f"what language is spoken in {country}",
-        )
-        for number, question in enumerate(asked):
-            queries.append(
-                {"_id": f"q{row}-{number}", "text": question, "answers": [(capital, currency, language)[number]]}
-            )
+        questions = {f"what is the capital of {country}": capital}
+        questions |= {f"which currency do people use in {country}": currency}
+        questions |= {f"what language is spoken in {country}": language}
+        for number, (question, answer) in enumerate(questions.items()):
+            queries.append({"_id": f"q{row}-{number}", "text": question, "answers": [answer]})
             (test if (row + number) % 3 == 0 else train).append(f"q{row}-{number}\tc{row}\t1")
     for name, records in (("corpus", passages), ("queries", queries)):
         lines = "".join(json.dumps(record) + "\n" for record in records)
@@ -216,6 +213,13 @@ def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=128, **names)
 
 
+def temporary_folder() -> str:
+    """A new folder that is removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="retrievalkit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @cache
 def kit_models() -> dict[str, str]:
     """The tiny models that components are tested on, architecture -> folder: a BERT, a T5 and a decoder.
@@ -223,12 +227,9 @@ def kit_models() -> dict[str, str]:
     Created once per process. Their vocabulary is larger than the part that poolers keep of it by default, and a prime,
     so that nothing divides it.
     """
-    folder = tempfile.mkdtemp(prefix="retrievalkit-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {
-        one: tiny_model(f"{folder}/{one}", architecture=one, width=16, vocabulary=1409)
-        for one in ("bert", "t5", "llama")
-    }
+    folder = temporary_folder()
+    names = ("bert", "t5", "llama")
+    return {name: tiny_model(f"{folder}/{name}", architecture=name, width=16, vocabulary=1409) for name in names}
 
 
 @cache
@@ -236,8 +237,7 @@ def kit_reranker() -> str:
     """The folder of a tiny random cross-encoder; created once per process."""
     import transformers
 
-    folder = tempfile.mkdtemp(prefix="retrievalkit-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = temporary_folder()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         config = transformers.AutoConfig.from_pretrained(kit_models()["bert"], num_labels=1)
@@ -246,16 +246,17 @@ def kit_reranker() -> str:
     return folder
 
 
-def on_models(make: Callable[[str, str], C], model: str | None) -> list[C]:
-    """One case per label and folder: for a model, or for each tiny model that fulfils a component's needs."""
-    if model is not None:
-        return [make(Path(model).name, model)]
-    cases, refusals = [], []
-    for label, folder in kit_models().items():
-        try:
-            cases.append(make(label, folder))
-        except UnsupportedError as error:
-            refusals.append(error)
-    if not cases:
-        raise refusals[0]
-    return cases
+def kit_encoder(model: str, needs: Needs | None = None, **options: Any) -> Encoder:
+    """An encoder of a model, prepared for needs; created once per process."""
+    key = (model, repr(needs), repr(options))
+    if key not in _ENCODERS:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            encoder: Encoder = registry.create("encoder", "transformer", model, **options)
+            if needs is not None:
+                encoder.prepare(needs)
+        _ENCODERS[key] = encoder.eval()
+    return _ENCODERS[key]
+
+
+_ENCODERS: dict[tuple[str, str, str], Encoder] = {}

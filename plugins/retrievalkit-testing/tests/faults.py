@@ -161,7 +161,7 @@ ENCODERS: list[tuple[Any, ...]] = [
     ("last_is_the_one_before", "layer_numbers", LastIsTheOneBefore, {}),
     ("all_layers", "layer_numbers", SoundEncoder,
      {"forward": lambda self, batch, layers: Transformer.forward(self, batch, range(self.info.layers + 1))}),
-    ("words_are_special", "special_tokens", SoundEncoder,
+    ("words_are_special", "batch_fields", SoundEncoder,
      collated(special_mask=lambda batch: ~batch.special_mask & batch.attention_mask.bool())),
     ("mask_of_the_other_side", "batch_fields", SoundEncoder,
      collated(attention_mask=lambda batch: batch.attention_mask.flip(1))),
@@ -183,7 +183,7 @@ ENCODERS: list[tuple[Any, ...]] = [
     ("not_a_number_in_bf16", "gradients", SoundEncoder,
      mapped(lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)),
     ("compiled_is_other", "compiled", CompiledIsOther, {}),
-    ("fails_on_empty", "odd_texts", SoundEncoder,
+    ("fails_on_empty", "form", SoundEncoder,
      tokenized(lambda title, text: (title, text if text.split()[0] else ""))),
     ("names_too_few", "names_of_tokens", SoundEncoder, {"tokens": after(Transformer.tokens, lambda one: one[1:-1])}),
 
@@ -194,8 +194,8 @@ ENCODERS: list[tuple[Any, ...]] = [
     ("other_without_gradients", "grad_mode", SoundEncoder,
      mapped(lambda one: one if torch.is_grad_enabled() else one * 1.05)),
     ("caches_by_first_tokens", "no_memory", SoundEncoder, {"forward": cached_by_first_tokens}),
-    ("sets_threads", "globals_unchanged", SoundEncoder, {"forward": sets_threads}),
-    ("prints_for_many_texts", "prints_nothing", SoundEncoder, {"tokenize": prints_for_many_texts}),
+    ("sets_threads", "no_side_effects", SoundEncoder, {"forward": sets_threads}),
+    ("prints_for_many_texts", "no_side_effects", SoundEncoder, {"tokenize": prints_for_many_texts}),
 ]  # fmt: skip
 
 # --- poolers -------------------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ POOLERS: list[tuple[Any, ...]] = [
     ("other_without_gradients", "grad_mode", Mean,
      {"pool": after(Mean.pool, lambda one: one * (1.0 if torch.is_grad_enabled() else 0.9))}),
     ("scale_in_an_attribute", "state", Mean, {"pool": scaled_by_an_attribute, "scale": 1.0}),
-    ("seeds_torch", "globals_unchanged", Mean, {"pool": seeds_torch}),
+    ("seeds_torch", "no_side_effects", Mean, {"pool": seeds_torch}),
     ("kept_in_the_object", "concurrent", Mean, {"forward": kept_in_the_object}),
     ("root_of_nothing", "gradients", Mean, {"forward": root_of_nothing}),
 ]  # fmt: skip
@@ -514,7 +514,7 @@ def writes_a_log(self, logits, positives, ignore):
 
 LOSSES: list[tuple[Any, ...]] = [
     ("sum_over_queries", "mean_over_queries", Contrastive, total_of(lambda *one: one, "sum")),
-    ("forgets_ignore", "ignore_effective", Contrastive,
+    ("forgets_ignore", "arguments_effective", Contrastive,
      total_of(lambda logits, positives, _: (logits, positives, None))),
     ("nothing_left", "form", Contrastive, {"total": others}),
     ("forgets_the_vector_mask", "masked_vectors", Contrastive, compared(
@@ -539,10 +539,10 @@ LOSSES: list[tuple[Any, ...]] = [
     ("draws_by_python", "same_twice", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: one * (1 + random.random()))}),
     ("unused_parameter_of_a_loss", "trained", UnusedParameterOfALoss, {}),
-    ("teacher_ignored", "teacher_effective", Student, {"distance": lambda self, logits, teacher: Student.distance(
+    ("teacher_ignored", "arguments_effective", Student, {"distance": lambda self, logits, teacher: Student.distance(
         self, logits, teacher * 0.0)}),
     ("teacher_missing", "form", Student, {"distance": over_missing}),
-    ("no_teacher", "teacher_needed", NoTeacher, {}),
+    ("no_teacher", "teacher_missing", NoTeacher, {}),
 
     ("first_documents_only", "order", Contrastive, total_of(lambda logits, positives, ignore: (
         logits[:, : max(2 * len(logits), int(positives.max()) + 1)], positives,
@@ -550,7 +550,7 @@ LOSSES: list[tuple[Any, ...]] = [
     ("ignored_score_nothing", "ignored_absent", Contrastive, total_of(lambda logits, positives, ignore: (
         logits if ignore is None else torch.where(ignore, logits - 1, logits), positives, None))),
     ("mean_in_an_attribute", "state", Contrastive, {"total": divided_by_an_attribute, "mean": 1.0}),
-    ("writes_a_log", "writes_nothing", Contrastive, {"total": writes_a_log}),
+    ("writes_a_log", "no_side_effects", Contrastive, {"total": writes_a_log}),
     ("nothing_is_zero", "teacher_missing", Student, {"distance": lambda self, logits, teacher: (
         (logits - teacher.nan_to_num()).square().mean())}),
 ]  # fmt: skip
@@ -638,7 +638,7 @@ PRETRAINERS: list[tuple[Any, ...]] = [
     ("saves_another", "saved_and_loaded", SavesAnother, {}),
 
     ("double_loss", "form", Mlm, {"forward": after(total, lambda one: LossValue(one.double()))}),
-    ("prints_in_collate", "prints_nothing", Mlm, {"collate": prints_in_collate}),
+    ("prints_in_collate", "no_side_effects", Mlm, {"collate": prints_in_collate}),
 ]  # fmt: skip
 
 # --- indexers ------------------------------------------------------------------------------------------------------
@@ -885,7 +885,7 @@ INDEXERS: list[tuple[Any, ...]] = [
     ("shifted_at_shards", "brute_force", SoundIndexer, {"read": shifted_at_shards}),
     ("kept_in_memory", "build_open_search", KeptInMemory, {}),
     ("kept_in_the_class", "other_process", KeptInTheClass, {}),
-    ("absolute_path", "moved_folder", AbsolutePath, {}),
+    ("absolute_path", "build_open_search", AbsolutePath, {}),
     ("first_vector_only", "brute_force", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
         rows=self.rows[self.starts], starts=np.arange(len(self.starts))))}),
     ("ties_by_id", "ties", SoundIndexer, {"order": lambda self, found: np.array([
@@ -896,12 +896,12 @@ INDEXERS: list[tuple[Any, ...]] = [
     ("worst_first", "form", SoundIndexer, {"search": searched(lambda ids, found: (ids[::-1], found[::-1]))}),
     ("finds_twice", "form", SoundIndexer, {"search": finds_twice}),
     ("other_alone", "batch", SoundIndexer, {"all_scores": other_alone}),
-    ("unknown_is_zero", "given_scores", SoundIndexer, {"scores": lambda self, queries, ids: [
+    ("unknown_is_zero", "scores", SoundIndexer, {"scores": lambda self, queries, ids: [
         np.nan_to_num(one) for one in SoundIndexer.scores(self, queries, ids)]}),
     ("splits_ids", "any_ids", SoundIndexer, {"open": opened_and(lambda self: vars(self).update(
         ids=",".join(self.ids).split(",")))}),
     ("shared_by_the_class", "several_open", SharedByTheClass, {}),
-    ("writes_into_the_source", "writes_nothing", SoundIndexer, {"build": writes_into_the_source}),
+    ("writes_into_the_source", "no_side_effects", SoundIndexer, {"build": writes_into_the_source}),
     ("remembers_answers", "memory", SoundIndexer, {"search": remembers_answers, "answers": []}),
     ("counts_in_words", "build_open_search", SoundIndexer, {"build": lambda self, source, index_dir: {
         "texts": f"{SoundIndexer.build(self, source, index_dir)['texts']} texts"}}),
@@ -919,9 +919,9 @@ INDEXERS: list[tuple[Any, ...]] = [
         (found.shape[1] > 1000) & (np.arange(found.shape[1]) % 2 == 0), np.float32(-1e9), found))}),
     ("queries_of_another_thread", "concurrent", SoundIndexer, {"search": queries_of_another_thread}),
     ("caches_by_rounded_query", "no_memory", SoundIndexer, {"search": caches_by_rounded_query}),
-    ("prints_in_search", "prints_nothing", SoundIndexer, {"search": prints_in_search}),
+    ("prints_in_search", "no_side_effects", SoundIndexer, {"search": prints_in_search}),
     ("edits_queries", "inputs_unchanged", SoundIndexer, {"search": edits_queries}),
-    ("seeds_numpy", "globals_unchanged", SoundIndexer, {"build": seeds_numpy}),
+    ("seeds_numpy", "no_side_effects", SoundIndexer, {"build": seeds_numpy}),
 ]  # fmt: skip
 
 # --- sources, filters, fusions, metrics, re-rankers -----------------------------------------------------------------
@@ -1067,9 +1067,9 @@ RERANKERS: list[tuple[Any, ...]] = [
     ("a_column", "form", SoundReranker, scored(lambda found, _: found[:, None])),
     ("double", "form", SoundReranker, scored(lambda found, _: found.astype(np.float64))),
     ("share_of_the_best", "batch", SoundReranker, scored(lambda found, _: found / found.max(initial=1e-3))),
-    ("by_batch_tokens", "batch_tokens", SoundReranker, scored(
+    ("by_batch_tokens", "batches", SoundReranker, scored(
         lambda found, options: found if options["batch_tokens"] is None else found / np.float32(2))),
-    ("no_progress", "advance", SoundReranker, {"score": lambda self, pairs, advance=None, **options: (
+    ("no_progress", "batches", SoundReranker, {"score": lambda self, pairs, advance=None, **options: (
         SoundReranker.score(self, pairs))}),
     ("reads_no_title", "reads_pairs", SoundReranker, {"score": lambda self, pairs, **options: SoundReranker.score(
         self, [(query, ("", text)) for query, (_, text) in pairs], **options)}),

@@ -1,4 +1,4 @@
-"""Hybrid dense and sparse search (CoT-MAE v2): sums over the whole corpus, not a merge of two lists."""
+"""Hybrid dense and sparse search: the sum of both scores over the whole corpus, not a merge of two lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.indexing.indexers.flat import Hits, named
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
 
 # Vectors per part: few enough that a query's scores stay in the cache and a copy costs little memory.
@@ -25,16 +25,19 @@ _ROUNDED = "rounded"
 
 
 class DenseSparse(Indexer):
-    """Hybrid dense and sparse search: adds the inner products of vectors and of term weights, exactly by default.
+    """Hybrid dense and sparse search: the sum of the inner products of vectors and of term weights.
 
-    The folder holds the vectors, hard-linked where possible, and the weights by term.
+    For models that encode both, such as CoT-MAE v2 (Wu et al. 2023, https://arxiv.org/abs/2304.03158). Example:
+    `rkit index VECTORS --indexer dense_sparse --output INDEX`. The folder holds the vectors, hard-linked where
+    possible, and an inverted index of the weights: 8 bytes per weight. `rounded` adds 2 bytes per dimension and up to
+    1 KB per text. Search time grows linearly with the number of texts.
 
     Args:
-        search: "exact" scores all texts, so nothing is missed. "union" takes the top texts by vectors and by weights
-            and computes their missing scores: it misses texts that are good by both but top by neither.
-        candidates: For "union": minimum length of each of the two lists.
+        search: "exact" scores all texts. "union" takes the top texts by vectors and the top texts by weights,
+            and computes their missing scores: it misses texts that rank high in the sum only.
+        candidates: For "union": minimum length of each list.
         rounded: Also store vectors and the weights of frequent terms in bf16, which makes "exact" faster on
-            processors that multiply bf16. No effect if texts have several vectors.
+            processors with bf16 multiplication. No effect if texts have several vectors.
     """
 
     indexes = "vectors"
@@ -54,7 +57,7 @@ class DenseSparse(Indexer):
         if not source.dim or not source.vocabulary:
             lacks = "weights over a vocabulary" if source.dim else "vectors"
             other = "flat or faiss" if source.dim else "sparse"
-            msg = f"'{source.folder}' holds no {lacks}, and indexer 'dense_sparse' adds both. Use --indexer {other}."
+            msg = f"'{source.folder}' holds no {lacks}, and indexer 'dense_sparse' needs both. Use --indexer {other}."
             raise UnsupportedError(msg)
         source.link(index_dir / "vectors")
         texts = max(1, PART_VECTORS * len(source) // source.rows)
@@ -74,28 +77,28 @@ class DenseSparse(Indexer):
         if (index_dir / _ROUNDED).exists() and self._store.vectors_per_text == 1:
             self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The top-k texts by the scoring rule, of all texts or of the two lists."""
         check_k(k)
         store = self._store
         k = min(k, len(store))
         if self.form == "union":
-            found = best_of_candidates(queries, store, self._union(queries, k), k)
-            return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            hits = best_of_candidates(queries, store, self._union(queries, k), k)
+            return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
         if self._rounded is not None:
             scores, rows = top_k_of_rounded(queries, store, self._postings, self._rounded, k, self._whole(k))
         else:
             scores, rows = self._whole(k)(queries)
         return named(store.ids, scores.numpy(), rows.numpy())
 
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The top-k of a few allowed texts by the scoring rule, always exact."""
         ids = self._store.ids
         return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts by the scoring rule."""
-        return scores_of(queries, self._store, [self._store.ids.rows(one) for one in ids])
+        return scores_of(queries, self._store, [self._store.ids.rows(names) for names in ids])
 
     def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:
         return lambda queries: top_k(queries, self._blocks(), k)
@@ -108,10 +111,10 @@ class DenseSparse(Indexer):
         """For each query, the texts in either list, ascending."""
         wanted = min(max(k, self.candidates), len(self._store))
         if queries.vectors is None or queries.weights is None:
-            msg = "the queries lack vectors or weights, and the index has both. Use the model that it was made with."
+            msg = "the queries lack vectors or weights. Encode them with the model of the index."
             raise UnsupportedError(msg)
-        _, dense = top_k(replace(queries, weights=None), (replace(one, weights=None) for one in self._blocks()), wanted)
+        _, dense = top_k(
+            replace(queries, weights=None), (replace(block, weights=None) for block in self._blocks()), wanted
+        )
         _, sparse = top_k(Representation(weights=queries.weights), self._postings.blocks(), wanted)
-        return [
-            np.union1d(one[one >= 0], two[two >= 0]) for one, two in zip(dense.numpy(), sparse.numpy(), strict=True)
-        ]
+        return [np.unique(rows[rows >= 0]) for rows in np.hstack([dense.numpy(), sparse.numpy()])]

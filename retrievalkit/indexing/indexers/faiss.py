@@ -1,10 +1,10 @@
-"""faiss indexes (Douze et al. 2024) over vectors/ folders: any factory string, by inner product.
+"""faiss indexes over vectors/ folders: any factory string, by inner product.
 
-faiss finds vectors, and the top k*m vectors cover the top k texts if a text has at most m. For a query with several
+faiss returns vectors. If a text has at most m, its top k*m vectors cover the top k texts. For a query with several
 vectors (ColBERT), each vector retrieves candidates, which are then scored by the exact rule.
 
-faiss's default search parameters have low recall: an inverted file probes one of its lists. `build` therefore chooses
-them for a target recall, measured with vectors of the folder as queries.
+faiss's default search parameters have low recall: an inverted file (IVF) probes a single list. `build` therefore picks
+parameters for a target recall, measured with vectors of the folder as queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import Field, PositiveInt
 from retrievalkit.contracts import Allowed, Representation
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import VectorIndexer
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer, named
 from retrievalkit.scoring import (
     best_of_candidates,
     check_k,
@@ -48,14 +48,21 @@ _EFFORTS = {"nprobe": (1, 1 << 20), "efSearch": (16, 1 << 10), "k_factor_rf": (1
 class Faiss(VectorIndexer):
     """Approximate nearest neighbour search with faiss (IVF, HNSW, PQ); exact with the factory "Flat".
 
+    faiss (Douze et al. 2024, https://arxiv.org/abs/2401.08281) builds indexes from factory strings. Memory per vector
+    of d dimensions: 4 d bytes for "Flat" and IVF, about 4 d + 8 M for "HNSWM", M for "PQM". Search time: linear in the
+    number of vectors for "Flat", in the length of the probed lists for IVF, about logarithmic for HNSW, whose build
+    is the slowest.
+
+    Example: `rkit index VECTORS --indexer faiss --set indexer.factory=HNSW32 --output INDEX --check`.
+
     Args:
         factory: faiss's index factory string, such as "Flat", "IVF1024,Flat", "HNSW32" or "IVF1024,PQ48".
-        parameters: Search parameters in faiss's syntax, such as "nprobe=16" or "efSearch=64"; "" = chosen by `build`.
+        parameters: Search parameters in faiss's syntax, such as "nprobe=16" or "efSearch=64"; "" = selected by `build`.
         recall: Target recall@10 for choosing search parameters, with vectors of the folder as queries. If quantised
-            vectors (PQ) put it out of reach, `build` takes the least effort within 0.01 of the best recall.
+            vectors (PQ) cannot reach it, `build` selects the least effort within 0.01 of the best recall.
         train_size: Number of vectors to train on, for indexes that need training.
-        shard_vectors: Maximum vectors per index file; files are built and searched one after the other.
-        candidates: For queries with several vectors: minimum number of document vectors that each retrieves.
+        shard_vectors: Maximum vectors per index file; files are built and searched sequentially.
+        candidates: For queries with several vectors: minimum number of document vectors per query vector.
         device: "auto" uses the GPU if faiss was built for it and supports the index.
         view: "vectors" ignores the weights of texts that have vectors and weights; "all" refuses them.
     """
@@ -80,18 +87,16 @@ class Faiss(VectorIndexer):
         self._faiss: Any = faiss
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
             # On these, faiss crashes the process or hangs.
-            msg = (
-                f"option 'factory' of indexer 'faiss' is '{factory}', and faiss fails on 0, HNSW1 and NSG1. Give more."
-            )
+            msg = f"option 'factory' of indexer 'faiss' is '{factory}'. faiss fails on 0, HNSW1 and NSG1: use more."
             raise OptionError(msg)
         if re.search(r"(nprobe|efSearch|k_factor_rf)=[-0]", parameters):
-            msg = f"option 'parameters' of indexer 'faiss' is '{parameters}', and its numbers must be 1 or more."
+            msg = f"option 'parameters' of indexer 'faiss' is '{parameters}': its numbers must be 1 or more."
             raise OptionError(msg)
         gpus = self._faiss.get_num_gpus() if hasattr(self._faiss, "get_num_gpus") else 0
         if device == "cuda" and not gpus:
-            msg = "option 'device' of indexer 'faiss' is cuda, and faiss finds no GPU. Use cpu, or faiss-gpu-cu12."
+            msg = "option 'device' of indexer 'faiss' is cuda, but faiss finds no GPU. Use cpu or faiss-gpu-cu12."
             raise UnsupportedError(msg)
-        # Rows already are the ids, and an IDMap index cannot add vectors without ids.
+        # Vectors are numbered by row, and an IDMap index cannot add vectors without ids.
         self.factory = re.sub(r"\bIDMap2?,|,IDMap2?$", "", factory)
         self.parameters = parameters
         self.recall = recall
@@ -105,27 +110,24 @@ class Faiss(VectorIndexer):
         self._shards: list[tuple[int, Any]] = []
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
-        """Train on a sample, add the vectors block by block, write one file per shard, choose search parameters."""
+        """Train on a sample, add the vectors block by block, write a file per shard, select search parameters."""
         if not source.dim:
             msg = f"'{source.folder}' holds weights and no vectors, which indexer 'faiss' needs. Use --indexer sparse."
             raise UnsupportedError(msg)
         if source.vocabulary and self.view == "all":
-            msg = (
-                f"'{source.folder}' holds vectors and weights; indexer 'faiss' searches vectors alone. "
-                f"Use --indexer dense_sparse, or leave the weights aside by --set view=vectors."
-            )
+            msg = f"'{source.folder}' also holds weights. Use --indexer dense_sparse, or --set view=vectors."
             raise UnsupportedError(msg)
         source = VectorStore(source.folder, view="vectors")
         source.link(index_dir / "vectors")
         self._use_threads()
         faiss, size = self._faiss, min(self.train_size, source.rows)
-        with self._reported(f"makes no index of the factory '{self.factory}' for vectors of {source.dim} numbers"):
+        with self._reported(f"cannot create the index '{self.factory}' for vectors of {source.dim} dimensions"):
             empty = faiss.index_factory(source.dim, self.factory, faiss.METRIC_INNER_PRODUCT)
         if not empty.is_trained:
             with self._reported(f"cannot train '{self.factory}' on {size} vectors"):
                 empty.train(_sample(source, size))
         self._set_parameters(empty, self.parameters)
-        with self._reported(f"builds no index '{self.factory}' of {source.rows} vectors"):
+        with self._reported(f"cannot build the index '{self.factory}' of {source.rows} vectors"):
             shards = 0
             index, first = faiss.clone_index(empty), 0
             for block in source.blocks(_BLOCK):
@@ -135,18 +137,18 @@ class Faiss(VectorIndexer):
                     shards, first, index = shards + 1, first + index.ntotal, faiss.clone_index(empty)
                 index.add(_as_float32(block.vectors))
             self._write(index, index_dir, first)
-            chosen = {} if self.parameters else self._chosen(source, index_dir)
-        return {"texts": len(source), "vectors": source.rows, "files": shards + 1} | chosen
+            selected = {} if self.parameters else self._select_parameters(source, index_dir)
+        return {"texts": len(source), "vectors": source.rows, "files": shards + 1} | selected
 
     def open(self, index_dir: Path) -> None:
         """Map the index files into memory."""
         self._use_threads()
         self._store = VectorStore(index_dir / "vectors", view="vectors")
-        kept = index_dir / _PARAMETERS
-        chosen = kept.read_text("utf-8", "replace") if kept.exists() else ""
+        file = index_dir / _PARAMETERS
+        selected = file.read_text("utf-8", "replace") if file.exists() else ""
         self._shards, first = [], 0
         while first < self._store.rows and (file := _shard_file(index_dir, first)).exists():
-            index = self._read(file, self.parameters or chosen)
+            index = self._read(file, self.parameters or selected)
             if not index.ntotal or index.d != self._store.dim:
                 break
             self._shards.append((first, index))
@@ -155,44 +157,44 @@ class Faiss(VectorIndexer):
             msg = f"'{index_dir}' is damaged: its faiss files do not hold its {self._store.rows} vectors. Index again."
             raise ArtifactError(msg)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
         k = min(k, len(store))
+        if is_single(queries) and store.vectors_per_text == 1 and not self.exact:
+            return named(store.ids, *self._nearest(vectors[:, 0].numpy(), k))
         if is_single(queries):
-            found = self._search_single(vectors[:, 0].numpy(), k)
+            hits = self._search_single(vectors[:, 0].numpy(), k)
         else:
-            found = []
-            asked = Representation(vectors, queries.vector_mask)
-            for start in range(0, len(asked), _QUERIES):
-                batch = asked.rows(slice(start, start + _QUERIES))
-                found += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
-        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            hits = []
+            queries = Representation(vectors, queries.vector_mask)
+            for start in range(0, len(queries), _QUERIES):
+                batch = queries.rows(slice(start, start + _QUERIES))
+                hits += best_of_candidates(batch, store, self._candidates(batch, max(k, self.candidates)), k)
+        return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
 
-    def search_among(
-        self, queries: Representation | Any, k: int, allowed: Allowed
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """Search with a faiss ID selector if the index supports it and many texts are allowed."""
-        store, asked = self._store, viewed(queries, self.view)
+        store, queries = self._store, viewed(queries, self.view)
         check_k(k)
         texts = allowed.mask(store.ids)
-        if self.on_gpu or not is_single(asked) or texts.sum() ** 2 <= 2 * k * len(store):
+        if self.on_gpu or not is_single(queries) or texts.sum() ** 2 <= 2 * k * len(store):
             return super().search_among(queries, k, allowed)
         mask = texts[store.texts_of(np.arange(store.rows))]
         selected = [self._selecting(index, mask[first : first + index.ntotal]) for first, index in self._shards]
         if None in selected:
             return super().search_among(queries, k, allowed)
-        vectors = vectors_alone(asked, store.dim).float().cpu().contiguous()
-        found = self._search_single(vectors[:, 0].numpy(), k, selected)
-        if any(len(rows) < min(k, texts.sum()) for rows, _ in found):  # a graph may not reach every allowed text
+        vectors = vectors_alone(queries, store.dim).float().cpu().contiguous()
+        hits = self._search_single(vectors[:, 0].numpy(), k, selected)
+        if any(len(rows) < min(k, texts.sum()) for rows, _ in hits):  # a graph may not reach every allowed text
             return self.rank(queries, k, allowed)
-        return [store.ids.take(rows) for rows, _ in found], [scores for _, scores in found]
+        return [store.ids.take(rows) for rows, _ in hits], [scores for _, scores in hits]
 
     def _selecting(self, index: Any, mask: np.ndarray) -> Any:
-        """The search parameters that restrict an index to some vectors; None if its kind has none."""
+        """The search parameters that restrict an index to some vectors; None if its type has no selector."""
         faiss, selector = self._faiss, self._faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         if isinstance(index, faiss.IndexIVF):
             return faiss.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
@@ -200,57 +202,71 @@ class Faiss(VectorIndexer):
             return faiss.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
 
+    def _nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(queries, k) scores and rows of faiss's hits where each text has one vector; -1 past the last."""
+        all_scores, all_rows = [], []
+        for first, index in self._shards:
+            scores, rows = index.search(
+                vectors, min(k, index.ntotal, GPU_MOST) if self.on_gpu else min(k, index.ntotal)
+            )
+            all_scores.append(scores)
+            all_rows.append(np.where(rows < 0, -1, rows + first))
+        scores, rows = np.concatenate(all_scores, axis=1), np.concatenate(all_rows, axis=1)
+        order = np.lexsort((rows, np.where(rows < 0, np.inf, -scores)))[:, :k]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows and scores of each query's top-k texts; shards are searched one after the other and merged.
+        """Rows and scores of each query's top-k texts; shards are searched sequentially and merged.
 
         `selected` has the search parameters of each shard; None = its own.
         """
         store, best = self._store, [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
         for (first, index), parameters in zip(self._shards, selected or [None] * len(self._shards), strict=True):
             most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
-            # One hit more than needed shows whether a tie was cut off.
+            # One extra hit shows whether a tie was cut off.
             wanted = min(most, k * -(-store.rows // len(store)) + 1)
-            found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
+            hits: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
             open_queries = np.arange(len(vectors))
             while len(open_queries):
                 all_scores, all_rows = index.search(vectors[open_queries], wanted, params=parameters)
                 unsure = []
                 for query, scores, rows in zip(open_queries, all_scores, all_rows, strict=True):
                     m, rows_of_all = store.vectors_per_text or 1, np.where(rows < 0, -1, rows + first)
-                    found[query] = documents_of_vectors(rows_of_all, scores, k, m=m, offsets=store.offsets)
-                    texts = found[query][1]
-                    # A further vector, if there is one, can change the top k.
+                    hits[query] = documents_of_vectors(rows_of_all, scores, k, m=m, offsets=store.offsets)
+                    texts = hits[query][1]
+                    # Another vector, if there is one, can change the top k.
                     if rows[-1] >= 0 and (len(texts) < k or (self.exact and not texts[-1] > scores[-1])):
                         unsure.append(query)
                 if wanted >= most:
                     break
                 open_queries, wanted = np.array(unsure, dtype=np.int64), min(most, 2 * wanted)
-            for row, (texts, scores) in enumerate(found):
+            for row, (texts, scores) in enumerate(hits):
                 all_texts, all_scores = np.concatenate([best[row][0], texts]), np.concatenate([best[row][1], scores])
                 order = np.argsort(-all_scores, kind="stable")[:k]  # ties: earlier shards come first
                 best[row] = all_texts[order], all_scores[order]
         return best
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending."""
-        store = self._store
+        """For each query, the texts that any of its vectors retrieves, ascending; all texts if as many are wanted."""
+        store, mask = self._store, queries.vector_mask
+        if wanted >= len(store):
+            return [np.arange(len(store))] * len(queries)
         assert queries.vectors is not None
-        mask = queries.vector_mask
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
-        # In one call: faiss is many times faster with many vectors than with few.
+        # In one call: per vector, faiss is many times faster with many vectors than with few.
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
         texts: list[list[np.ndarray]] = [[] for _ in counts]
         for first, index in self._shards:
             most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
-            _, found = index.search(vectors, min(wanted, most))
-            for query, rows in enumerate(np.split(found, np.cumsum(counts)[:-1])):
+            _, nearest = index.search(vectors, min(wanted, most))
+            for query, rows in enumerate(np.split(nearest, np.cumsum(counts)[:-1])):
                 texts[query].append(np.unique(store.texts_of(rows[rows >= 0] + first)))
         return [np.unique(np.concatenate(parts)) for parts in texts]
 
-    def _chosen(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
-        """Find the cheapest search parameters for the target recall by trials; returns them and the recall.
+    def _select_parameters(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
+        """Select the cheapest search parameters for the target recall by trials; returns them and the recall.
 
         The effort doubles with each trial.
         """
@@ -278,18 +294,18 @@ class Faiss(VectorIndexer):
             hits = [
                 int((row >= least - 1e-5 * abs(least)).sum()) for row, least in zip(exact, best[:, -1], strict=True)
             ]
-            # A query finds its own text, which does not count.
+            # Each query retrieves its own text, which does not count.
             tried.append((max(0.0, float(np.mean(hits) - 1) / (k - 1)), values))
             larger = {name: min(2 * value, efforts[name][1]) for name, value in values.items()}
         best_recall = max(recall for recall, _ in tried)
         enough = self.recall if best_recall >= self.recall else best_recall - 0.01
-        recall, values = next(one for one in tried if one[0] >= enough)
+        recall, values = next(attempt for attempt in tried if attempt[0] >= enough)
         (index_dir / _PARAMETERS).write_text(_written(values))
         return {**values, f"recall@{k - 1}": round(recall, 3)}
 
     def _set_parameters(self, index: Any, parameters: str) -> None:
         if parameters:
-            with self._reported(f"does not take the parameters '{parameters}' for '{self.factory}'"):
+            with self._reported(f"rejects the parameters '{parameters}' for '{self.factory}'"):
                 self._faiss.ParameterSpace().set_index_parameters(index, parameters)
 
     @contextmanager
@@ -302,7 +318,7 @@ class Faiss(VectorIndexer):
             raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
-        # Not with faiss's own writer: if the last bytes cannot be written, it prints a line and continues.
+        # Not with faiss's own writer, which only prints a line if the last bytes cannot be written.
         with _shard_file(index_dir, first).open("wb") as stream:
             self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
 
@@ -314,7 +330,7 @@ class Faiss(VectorIndexer):
             index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError:
             try:
-                # Some kinds of indexes cannot be memory-mapped.
+                # Some index types cannot be memory-mapped.
                 index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
             except RuntimeError as error:
                 msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
@@ -339,7 +355,7 @@ def _shard_file(index_dir: Path, first: int) -> Path:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The faiss message without the C++ function and line, and without the condition if text follows it."""
+    """The message of faiss without its C++ function and line, and without the condition if text follows it."""
     text = str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
     return re.sub(r"^'.*' failed: (?=.)", "", text).rstrip(".")
 

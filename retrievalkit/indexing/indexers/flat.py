@@ -20,18 +20,24 @@ if TYPE_CHECKING:
 
     from retrievalkit.contracts import Representation
 
+Hits = tuple[list[list[str]], list[np.ndarray]]
+"""Ids and scores of each query's hits."""
+
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class Flat(Indexer):
-    """Exact brute-force search: compares every query with every text, so nothing is missed.
+    """Exact inner product search by brute force: scores every text for every query.
 
-    Supports one or many vectors per text and per query (late interaction, MaxSim), weights over a vocabulary (sparse),
-    and vectors and weights together. The folder holds the vectors, hard-linked where possible; they are memory-mapped
-    block by block.
+    Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), weights over a
+    vocabulary (SPLADE), and both together. Example: `rkit index VECTORS --indexer flat --output INDEX`.
+
+    The folder holds the vectors, hard-linked where possible: 4 bytes per dimension, or 2 with `--stored fp16`. Memory
+    does not grow with the index, because blocks are memory-mapped; search time grows linearly with the number of
+    vectors. Use it up to a few million vectors, and as the reference for approximate indexers.
 
     Args:
-        block: Vectors compared at a time.
+        block: Vectors scored at a time.
         device: "auto" uses a GPU if there is one.
         precision: Number format of the inner products; bf16 and fp16 make the search approximate.
         view: Part to compare if texts have vectors and weights: "all", "vectors" or "weights".
@@ -49,7 +55,7 @@ class Flat(Indexer):
     ) -> None:
         self.block, self.view, self._wanted, self._precision = block, view, device, precision
         if device == "cuda" and self._torch[0].type == "cpu":
-            msg = "option 'device' of indexer 'flat' is cuda, and torch finds no GPU here. Use auto or cpu."
+            msg = "option 'device' of indexer 'flat' is cuda, but torch finds no GPU. Use auto or cpu."
             raise UnsupportedError(msg)
         self._store: VectorStore
 
@@ -81,7 +87,7 @@ class Flat(Indexer):
         self._store = read()
         return True
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The exact top-k texts by the scoring rule; ties in the order of the index."""
         if isinstance(queries, np.ndarray):
             return self._nearest(queries[0], k)
@@ -93,7 +99,7 @@ class Flat(Indexer):
         scores, rows = top_k_of_store(asked, store, min(k, len(store)), block=self.block, dtype=dtype)
         return named(store.ids, scores.cpu(), rows.cpu())
 
-    def _nearest(self, query: np.ndarray, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def _nearest(self, query: np.ndarray, k: int) -> Hits:
         """The same texts and scores for the vector of a query, (dim,), in numpy."""
         scores, rows = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
         for block in self._store.blocks(self.block):
@@ -105,10 +111,8 @@ class Flat(Indexer):
             scores, rows = scores[best], rows[best]
         return named(self._store.ids, scores[None], rows[None])
 
-    def search_among(
-        self, queries: Representation | Any, k: int, allowed: Allowed
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The exact top-k allowed texts; the others are skipped, or masked if they are few."""
+    def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
+        """The exact top-k allowed texts; other texts are skipped, or masked if they are few."""
         from retrievalkit.scoring import top_k_among, viewed
 
         (device, dtype), ids = self._torch, self._store.ids
@@ -120,22 +124,22 @@ class Flat(Indexer):
         """The scores of texts by the scoring rule, in fp32."""
         from retrievalkit.scoring import scores_of, viewed
 
-        return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(one) for one in ids])
+        return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(names) for names in ids])
 
 
 class VectorIndexer(Indexer):
-    """Base of indexers that search their own form of the vectors and also link the original vectors."""
+    """Base class of indexers that search their own form of the vectors and keep the original vectors for rescoring."""
 
     indexes = "vectors"
     _store: VectorStore
 
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> tuple[list[list[str]], list[np.ndarray]]:
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The top-k of a few allowed texts, by the original vectors."""
         from retrievalkit.scoring import top_k_among, vectors_alone, viewed
 
-        store, asked = self._store, viewed(queries, self.view).to("cpu")
-        vectors_alone(asked, store.dim)
-        return named(store.ids, *top_k_among(asked, store, allowed.mask(store.ids), k))
+        store, queries = self._store, viewed(queries, self.view).to("cpu")
+        vectors_alone(queries, store.dim)
+        return named(store.ids, *top_k_among(queries, store, allowed.mask(store.ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts by the scoring rule, from the original vectors."""
@@ -143,14 +147,14 @@ class VectorIndexer(Indexer):
 
         store, queries = self._store, viewed(queries, self.view)
         vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(one) for one in ids])
+        return scores_of(queries, store, [store.ids.rows(names) for names in ids])
 
 
-def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> tuple[list[list[str]], list[np.ndarray]]:
+def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> Hits:
     """Convert (queries, k) scores and rows, best first and -1 past the last, to the result of `Indexer.search`."""
     scores, rows = np.asarray(scores), np.asarray(rows)
     counts = (rows >= 0).sum(axis=1)
     texts = ids.take(rows[rows >= 0])
     ends = np.cumsum(counts).tolist()
     lists = [texts[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
-    return lists, [one[:count] for one, count in zip(scores, counts.tolist(), strict=True)]
+    return lists, [row[:count] for row, count in zip(scores, counts.tolist(), strict=True)]

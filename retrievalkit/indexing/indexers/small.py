@@ -1,6 +1,6 @@
-"""Search of quantised vectors, with a byte or a bit per dimension, and exact rescoring of the top candidates.
+"""Search of quantised vectors, a byte or a bit per dimension, with exact rescoring of the top candidates.
 
-    vectors-00000.npy  int8 (rows, dim), or uint8 (rows, dim / 8, rounded up): the signs, a bit each, 1 = positive
+    vectors-00000.npy  int8 (rows, dim), or uint8 (rows, dim / 8, rounded up): a bit per sign, 1 = positive
     scales-00000.npy   only for int8: float32 (rows,), the scale of each vector's bytes
 
 There is a file for each shard of the vectors.
@@ -21,7 +21,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, open_array
 from retrievalkit.data.vectors.arrays import check_finite
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import VectorIndexer
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer
 from retrievalkit.scoring import best_of_candidates, check_k, vectors_alone, viewed
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
@@ -29,19 +29,21 @@ Kind = Literal["int8", "binary"]
 _LARGEST = 127
 _FOLDER = "small"
 _BLOCK = 8_192
-# Query vectors searched together: with a block, 32 MB of products.
+# Query vectors per product with a block, which takes 32 MB.
 _TOGETHER = 1_024
 
 
 class Small(VectorIndexer):
-    """Scalar (int8, 1/4 of the size) or binary (1/32) quantisation, with exact rescoring of the candidates.
+    """Scalar (int8) or binary quantisation, with exact rescoring of the candidates.
 
-    Only the quantised vectors are read in full; of the original vectors, also in the folder, only the candidates.
-    `rkit index --check` measures what is missed. Queries are not quantised.
+    Quantised vectors take 1/4 (int8) or 1/32 (binary) of the memory of float32. A query is compared with all of them
+    (linear time), and only the candidates are read from the original vectors, which the folder also holds. Queries are
+    not quantised. Binary vectors with rescoring follow Yamada et al. (2021, https://arxiv.org/abs/2106.00882).
+    Example: `rkit index VECTORS --indexer small --set indexer.kind=binary --output INDEX --check`.
 
     Args:
-        kind: "int8": a byte per dimension and a scale per vector; "binary": a bit per dimension, its sign.
-        rescored: Candidates per requested hit: more raise recall and take longer.
+        kind: "int8" stores a byte per dimension and a scale per vector, "binary" the sign of each dimension.
+        rescored: Candidates per requested hit: more candidates raise recall and take longer.
         view: "vectors" ignores the weights of texts that have vectors and weights; "all" refuses them.
     """
 
@@ -57,7 +59,7 @@ class Small(VectorIndexer):
         """Link the vectors, and write quantised vectors."""
         if not source.dim or (source.vocabulary and self.view == "all"):
             has = "holds vectors and weights" if source.dim else "holds weights and no vectors"
-            do = "leave the weights aside by --set view=vectors" if source.dim else "use --indexer sparse"
+            do = "ignore the weights with --set view=vectors" if source.dim else "use --indexer sparse"
             msg = f"'{source.folder}' {has}, and indexer 'small' searches vectors. Use another indexer, or {do}."
             raise UnsupportedError(msg)
         store = VectorStore(source.folder, view="vectors")
@@ -70,20 +72,20 @@ class Small(VectorIndexer):
         self._store = VectorStore(index_dir / "vectors", view="vectors")
         self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The top-k candidates, with exact scores."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
         vectors = vectors_alone(queries, store.dim).float().cpu()
         k = min(k, len(store))
-        found: list[tuple[np.ndarray, np.ndarray]] = []
+        hits: list[tuple[np.ndarray, np.ndarray]] = []
         size = max(1, _TOGETHER // vectors.shape[1])
         for start in range(0, len(vectors), size):
             rows = slice(start, start + size)
-            asked = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
-            found += best_of_candidates(asked, store, self._candidates(asked, k), k)
-        return [store.ids.take(texts) for texts, _ in found], [scores for _, scores in found]
+            batch = Representation(vectors[rows], None if queries.vector_mask is None else queries.vector_mask[rows])
+            hits += best_of_candidates(batch, store, self._candidates(batch, k), k)
+        return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
         """For each query, the texts that any of its vectors retrieves, ascending."""
@@ -101,7 +103,9 @@ class Small(VectorIndexer):
                 rows = rows.gather(1, places)
         rows = rows.view(texts, m, wanted)
         real = np.ones((texts, m), dtype=bool) if queries.vector_mask is None else queries.vector_mask.numpy()
-        return [np.unique(store.texts_of(one[kept].reshape(-1))) for one, kept in zip(rows.numpy(), real, strict=True)]
+        return [
+            np.unique(store.texts_of(hits[kept].reshape(-1))) for hits, kept in zip(rows.numpy(), real, strict=True)
+        ]
 
 
 def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
@@ -109,7 +113,7 @@ def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
     folder.mkdir()
     size = 0
     for number, (_, shard) in enumerate(store.shards()):
-        parts = [_made(np.asarray(shard[start : start + _BLOCK]), kind) for start in range(0, len(shard), _BLOCK)]
+        parts = [_quantised(np.asarray(shard[start : start + _BLOCK]), kind) for start in range(0, len(shard), _BLOCK)]
         arrays = {"vectors": np.concatenate([part[0] for part in parts])}
         if kind == "int8":
             arrays["scales"] = np.concatenate([part[1] for part in parts])
@@ -119,7 +123,7 @@ def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
     return size
 
 
-def _made(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+def _quantised(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
     """The quantised vectors and their scales."""
     vectors = vectors.astype(np.float32)
     if kind == "binary":
@@ -150,14 +154,14 @@ class SmallVectors:
         """
         # Bytes are exact in bf16; only the queries are rounded.
         dtype = torch.bfloat16 if multiplies_bf16() else torch.float32
-        asked, first = queries.to(dtype), 0
+        queries, first = queries.to(dtype), 0
         for vectors, scales in self._shards:
             for start in range(0, len(vectors), block):
                 some: np.ndarray = vectors[start : start + block]
                 if self.kind == "binary":  # 1 and -1 for the bits
                     some = np.unpackbits(some, axis=1, count=self.dim).astype(np.int8) * 2 - 1
                 rows = torch.from_numpy(np.array(some)).to(dtype)
-                products = (asked @ rows.T).float()
+                products = (queries @ rows.T).float()
                 if scales is not None:
                     products *= torch.from_numpy(np.array(scales[start : start + block]))
                 yield first + start, products

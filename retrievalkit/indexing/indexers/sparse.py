@@ -1,4 +1,4 @@
-"""Exact search of term weights (SPLADE, and the sparse view of CoT-MAE v2) with an inverted index."""
+"""Exact search of term weights with an inverted index."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import IDS, Ids, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import named
+from retrievalkit.indexing.indexers.flat import Hits, named
 from retrievalkit.scoring import check_k, lexical_scores_of, top_k, viewed
 
 
 class Sparse(Indexer):
-    """Exact sparse search (SPLADE) with an inverted index: scores every text that shares a term with the query.
+    """Exact sparse retrieval with an inverted index: scores every text that shares a term with the query.
 
-    The index lists the texts and weights of each term, and a query reads the lists of its own terms. For a folder with
-    vectors and weights, only the weights are searched.
+    For learned term weights, such as SPLADE (Formal et al. 2021, https://arxiv.org/abs/2107.05720) and the sparse view
+    of CoT-MAE v2; the vectors of a folder with both are ignored. Example: `rkit index VECTORS --indexer sparse
+    --output INDEX`. The index takes 8 bytes per weight. Search time grows with the lengths of the posting lists of the
+    query's terms.
     """
 
     indexes = "vectors"
@@ -32,12 +34,9 @@ class Sparse(Indexer):
         self._ids: Ids
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
-        """Invert the weights: by term instead of by text."""
+        """Write the weights by term instead of by text."""
         if not source.vocabulary:
-            msg = (
-                f"'{source.folder}' holds vectors and no weights over a vocabulary, which are what indexer 'sparse' "
-                f"searches. Use --indexer flat or faiss, or encode with a model that makes weights."
-            )
+            msg = f"'{source.folder}' holds no weights, which indexer 'sparse' searches. Use --indexer flat or faiss."
             raise UnsupportedError(msg)
         shutil.copyfile(source.folder / IDS, index_dir / IDS)
         return {"texts": len(source), **write_postings(source, index_dir / "postings")}
@@ -50,21 +49,19 @@ class Sparse(Indexer):
             msg = f"'{index_dir}' is damaged: {len(self._ids)} ids for {len(self._postings)} texts. Index again."
             raise ArtifactError(msg)
 
-    def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search(self, queries: Representation | Any, k: int) -> Hits:
         """The exact top-k texts; texts that share no term with the query are not returned."""
         check_k(k)
         scores, rows = top_k(viewed(queries, self.view), self._postings.blocks(), min(k, len(self._ids)))
         return named(self._ids, scores.numpy(), rows.numpy())
 
-    def search_among(
-        self, queries: Representation | Any, k: int, allowed: Allowed
-    ) -> tuple[list[list[str]], list[np.ndarray]]:
+    def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The exact top-k allowed texts."""
         check_k(k)
-        asked, mask = viewed(queries, self.view), allowed.mask(self._ids)
-        return named(self._ids, *top_k(asked, self._postings.blocks(), min(k, len(self._ids)), mask=mask))
+        k, mask = min(k, len(self._ids)), allowed.mask(self._ids)
+        return named(self._ids, *top_k(viewed(queries, self.view), self._postings.blocks(), k, mask=mask))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts."""
-        rows = [self._ids.rows(one) for one in ids]
+        rows = [self._ids.rows(names) for names in ids]
         return lexical_scores_of(viewed(queries, self.view), self._postings.blocks(), rows)

@@ -1,7 +1,7 @@
 """Fast attention with dropout on a CPU, where torch's fused attention has no dropout.
 
-In bf16 a few texts are computed at a time, so that their attention weights stay in the processor's caches through all
-operations. The backward pass needs one bf16 tensor, and the places in the stored dropout decisions.
+In bf16 a few texts are computed at a time, whose attention weights stay in the processor's caches through all
+operations. The backward pass needs a single bf16 tensor, and the places in the stored dropout decisions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def use_fast_attention(model: nn.Module) -> None:
 
 
 def mask(*arguments: Any, **options: Any) -> Tensor | None:
-    """Return transformers' mask; on a GPU without a look at the padding, which would wait for the device."""
+    """Return transformers' mask; on a GPU without reading the padding, which would wait for the device."""
     from transformers.masking_utils import sdpa_mask
 
     padding: Tensor | None = options.get("attention_mask")
@@ -56,7 +56,7 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with the signature of transformers: torch's fused attention, or ours for dropout on a CPU.
+    """Compute attention, with the signature of transformers: torch's fused attention, or ours for dropout on a CPU.
 
     Args:
         module: The attention layer.
@@ -87,8 +87,8 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if query.dtype == torch.bfloat16 and dropout < 1.0:
         bias = None if attention_mask is None else _bias(attention_mask, query.dtype)
-        found: Tensor = _DroppedAttention.apply(query * scale, key, value, bias, dropout)  # type: ignore[no-untyped-call]
-        return found.transpose(1, 2), None
+        attended: Tensor = _DroppedAttention.apply(query * scale, key, value, bias, dropout)  # type: ignore[no-untyped-call]
+        return attended.transpose(1, 2), None
     scores = (query * scale) @ key.transpose(-1, -2)  # (batch, heads, tokens, tokens)
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
@@ -119,7 +119,7 @@ def _in_whole_tiles(key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Te
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.stride(2) == 0:
-        mask = mask[:, :, :1]  # one row for all queries
+        mask = mask[:, :, :1]  # the same row for all queries
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     # Finite: a query in the padding may have no key in its window (ModernBERT), and -inf alone has no softmax.
@@ -127,7 +127,7 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _DroppedAttention(torch.autograd.Function):
-    """softmax(query key' + bias) with dropout, times value; all bf16, the query already scaled.
+    """softmax(query key' + bias) with dropout, times value, in bf16; the query is scaled.
 
     With weights P, kept weights K = P * kept / (1 - p), output O = K V and its gradient dO:
 
@@ -136,7 +136,7 @@ class _DroppedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float) -> Tensor:
-        """(batch, heads, tokens, width)."""
+        """Return the outputs (batch, heads, tokens, width)."""
         # Products of contiguous tensors are twice as fast.
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         out, kept, masks = torch.empty_like(value), [], []
@@ -155,7 +155,7 @@ class _DroppedAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of query, key and value."""
+        """Return the gradients of query, key and value."""
         query, key, value, *kept = ctx.saved_tensors
         gradient = gradient.contiguous() * keep_scale(ctx.probability)
         gradients = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
@@ -171,7 +171,7 @@ class _DroppedAttention(torch.autograd.Function):
 
 
 def _groups(query: Tensor, key: Tensor) -> Iterator[slice]:
-    """Slices of texts whose attention weights fit in the cache."""
+    """Yield slices of texts whose attention weights fit in the cache."""
     texts, heads, tokens, _ = query.shape
     size = max(1, _GROUP // (heads * tokens * key.shape[2]))
     return (slice(first, min(first + size, texts)) for first in range(0, texts, size))

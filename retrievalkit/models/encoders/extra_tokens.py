@@ -30,11 +30,7 @@ class ExtraTokenRows(nn.Module):
     """
 
     def __init__(
-        self,
-        wanted: Mapping[str, ExtraTokens],
-        vocabulary_size: int,
-        width: int,
-        vocabulary: Mapping[str, int],
+        self, wanted: Mapping[str, ExtraTokens], vocabulary_size: int, width: int, vocabulary: Mapping[str, int]
     ) -> None:
         super().__init__()
         self.wanted = dict(wanted)
@@ -42,23 +38,18 @@ class ExtraTokenRows(nn.Module):
         self.ids: dict[str, list[int]] = {side: [] for side in SIDES}
         rows: list[Tensor] = []
         # [unused0], [unused1], ... in numerical order.
-        names = sorted(
-            (name for name in vocabulary if name.lower().startswith("[unused")), key=lambda one: (len(one), one)
-        )
-        unused = left = [vocabulary[name] for name in names]
+        names = (name for name in vocabulary if name.lower().startswith("[unused"))
+        unused = left = [vocabulary[name] for name in sorted(names, key=lambda name: (len(name), name))]
         for side, tokens in wanted.items():
             if tokens.source == "unused":
                 self.ids[side], left = left[: tokens.count], left[tokens.count :]
                 if len(self.ids[side]) < tokens.count:
-                    msg = (
-                        f"{tokens.count} extra tokens are wanted from unused rows of the vocabulary, and it has "
-                        f"{len(unused)} of them in all. Use new embeddings instead (source=new), or fewer tokens."
-                    )
+                    problem = f"the pooler needs {tokens.count} unused tokens, and the vocabulary has {len(unused)}"
+                    msg = f"{problem}. Use new embeddings instead (source=new), or fewer tokens."
                     raise UnsupportedError(msg)
             elif tokens.source == "named":
                 if lacking := [name for name in tokens.names if name not in vocabulary]:
-                    token = f"the token '{lacking[0]}' in front of texts"
-                    msg = f"the pooler puts {token}, and the vocabulary lacks it. Name another."
+                    msg = f"the pooler needs the token '{lacking[0]}', and the vocabulary lacks it. Name another."
                     raise UnsupportedError(msg)
                 self.ids[side] = [vocabulary[name] for name in tokens.names]
             else:
@@ -113,15 +104,13 @@ class ExtraTokenRows(nn.Module):
             save_file({"new": self.new.detach().cpu().contiguous()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
-        """Read the file of `save`, if there is one."""
+        """Read the file of `save`, if it exists."""
         if self.new is None or not (folder / WEIGHTS).is_file():
             return
         stored = load_file(folder / WEIGHTS)["new"]
         if stored.shape != self.new.shape:
-            msg = (
-                f"'{folder}' has embeddings {tuple(stored.shape)} of extra tokens, and the pooler needs "
-                f"{tuple(self.new.shape)}. Set the pooler's number of tokens to that of the trained model."
-            )
+            shapes = f"{tuple(stored.shape)} of extra tokens, and the pooler needs {tuple(self.new.shape)}"
+            msg = f"'{folder}' has embeddings {shapes}. Set the trained model's number of tokens."
             raise InputError(msg)
         with torch.no_grad():
             self.new.copy_(stored)

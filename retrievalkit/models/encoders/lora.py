@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) with PEFT: trains small added matrices and freezes the model.
+"""Low-rank adapters (LoRA, Hu et al. 2021) with PEFT: small trained matrices next to the frozen weights of a model.
 
 The adapters are stored next to the model's unchanged weights, in `adapters.safetensors`.
 """
@@ -39,7 +39,7 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
         if "lora_" in name:
-            parameter.data = parameter.data.float()  # what is trained, whatever the frozen weights are
+            parameter.data = parameter.data.float()  # the frozen weights may be bf16
     if not (folder / WEIGHTS).is_file():
         return
     own = {name for name in model.state_dict() if "lora_" in name}
@@ -51,7 +51,7 @@ def add_adapters(model: nn.Module, options: LowRank, folder: Path) -> None:
 
 
 def save_adapters(model: nn.Module, folder: Path) -> dict[str, Tensor]:
-    """Write the adapters; returns the model's own weights under their own names."""
+    """Write the adapters, and return the model's own weights under their own names."""
     state = model.state_dict()
     adapters = {name: tensor.cpu().contiguous() for name, tensor in state.items() if "lora_" in name}
     save_file(adapters, folder / WEIGHTS)

@@ -1,7 +1,7 @@
 """Token states from any Hugging Face model: BERT-like encoders, T5's encoder, decoder-only models.
 
-Texts are truncated to the side's maximum length; a passage with a title is encoded as a pair, [CLS] title [SEP] text
-[SEP], with token types 0 throughout, as in DPR and MLR. Only the layers that the pooler needs are returned.
+Texts are truncated to the side's maximum length. A passage with a title is encoded as a pair, [CLS] title [SEP] text
+[SEP], whose token types are all 0, as in DPR and MLR. Only the layers that the pooler needs are returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from retrievalkit.models.architectures import (
     model_class,
     set_dropout,
     vocabulary_head,
-    weights_of_head,
 )
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
@@ -56,32 +55,35 @@ _BEGINNINGS = ("\u2581", "\u0120")
 class Transformer(Encoder):
     """A Hugging Face transformer with its tokenizer: BERT-like encoders, T5's encoder, decoder-only models.
 
+        rkit train --model MODEL --query-length 32 --document-length 256 --set encoder.query_prefix="query: " ...
+
+    On a CPU, attention and dropout have faster implementations.
+
     Args:
         query_length: Maximum tokens per query, with special tokens; None = 64, or the model's limit if lower.
         document_length: Maximum tokens per document, with special tokens; None = 256, or the model's limit if lower.
         query_prefix: Text in front of every query, such as "query: ".
         document_prefix: Text in front of every document.
-        title: Encoding of a passage's title: as the first text of a "pair", joined to the text by a "space", or "none"
-            (left out).
+        title: Encoding of a passage's title: as the first text of a "pair", joined to the text by a "space", or "none".
         end_token: Append the tokenizer's end token to every text: for the pooler `last` with decoder-only models,
             whose tokenizers rarely add it.
-        new_vocabulary_head: If the weights lack a vocabulary head that the pooler needs, start with a random head
-            (projection tied to the word embeddings) instead of refusing.
+        new_vocabulary_head: If the pooler needs a vocabulary head and the weights lack it, start with a random head
+            (projection tied to the word embeddings).
         new_head_bias: Initial bias of a new vocabulary head, the same for all tokens. Training on masked words keeps
-            its level, since softmax ignores it; ReLU does not, and sparse representations (SPLADE, CoT-MAE) need most
-            logits below 0, like BERT's. No effect if the weights have a head.
-        lora_rank: Rank of adapters added to all linear layers (LoRA); the rest is frozen, on a GPU in bf16. 0 = train
-            all.
-        lora_alpha: Scales the adapters' output by lora_alpha / lora_rank.
+            its level, which softmax ignores and ReLU does not: sparse representations (SPLADE, CoT-MAE) need most
+            logits below 0, as in BERT. No effect if the weights have a head.
+        lora_rank: Rank of adapters added to all linear layers (LoRA); other weights are frozen, on a GPU in bf16. 0 =
+            no adapters: all weights are trained.
+        lora_alpha: Scale of the adapters' output, divided by lora_rank.
         lora_dropout: Dropout probability in front of the adapters.
         dropout: Dropout probability in training; None = as in the model's configuration.
         attention: Attention implementation of transformers ("sdpa", "eager", "flash_attention_2"); None = its default.
             With flash attention, queries too are encoded in bf16 or fp16.
-        checkpoint_activations: In training, keep only the inputs of the layers, and compute the rest of their values
-            again for the gradients (activation checkpointing): less memory, equal gradients, in more time.
+        checkpoint_activations: In training, keep only the inputs of the layers, and compute their other values again
+            for the gradients (activation checkpointing): less memory, equal gradients, more time.
         revision: Branch, tag or commit of a model on the hub.
-        trust_remote_code: The model needs its own Python code. This is not a permission: the code runs only if the
-            environment variable RKIT_TRUST_REMOTE_CODE is 1; otherwise true is refused.
+        trust_remote_code: The model needs its own Python code. Not a permission: true is refused unless the environment
+            variable RKIT_TRUST_REMOTE_CODE is 1.
     """
 
     offers = frozenset({"vocabulary_head", "extra_tokens", "mask_filled"})
@@ -130,10 +132,8 @@ class Transformer(Encoder):
         self.info = EncoderInfo(self.config.hidden_size, self.config.num_hidden_layers, self.config.vocab_size)
         # Models round the number of embeddings up a little; a tokenizer with missing files is nearly empty.
         if not self.info.vocabulary_size / 2 <= len(self.tokenizer) <= self.info.vocabulary_size:
-            msg = (
-                f"the tokenizer of '{self.source}' has {len(self.tokenizer)} tokens and its model "
-                f"{self.info.vocabulary_size} embeddings. They do not belong together: check the model folder."
-            )
+            sizes = f"{len(self.tokenizer)} tokens and its model {self.info.vocabulary_size} embeddings"
+            msg = f"the tokenizer of '{self.source}' has {sizes}. They do not belong together. Check the model folder."
             raise InputError(msg)
         limit = longest_input(self.config)
         self.lengths = {
@@ -188,12 +188,12 @@ class Transformer(Encoder):
         return "flash" in str(attention) or getattr(self.model, "dtype", None) == torch.bfloat16
 
     def _load_configuration(self) -> tuple[Any, Any]:
-        """The configuration and the tokenizer of the model."""
+        """Load the configuration and the tokenizer of the model."""
         import transformers
 
         config = load_pretrained(transformers.AutoConfig, self.source, **self.loading)
         if config.model_type == "dpr" and not config.projection_dim:
-            # A BERT: transformers' own class covers only the question encoder and returns no hidden states.
+            # Loaded as a BERT: transformers' DPR class is for the question encoder and returns no hidden states.
             values = {name: value for name, value in config.to_dict().items() if name != "model_type"}
             config = transformers.BertConfig(**values)
         return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
@@ -204,7 +204,7 @@ class Transformer(Encoder):
         if self.lora.rank:
             add_adapters(model, self.lora, Path(self.source))
         if self.checkpoint_activations:
-            # Earlier releases of transformers have the second name alone.
+            # Earlier releases of transformers have only the second name.
             enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             try:
                 enable({"use_reentrant": False})
@@ -222,30 +222,28 @@ class Transformer(Encoder):
         dtype = torch.bfloat16 if self.lora.rank and torch.cuda.is_available() else torch.float32
         options = {"config": self.config, "dtype": dtype, "output_loading_info": True, **self.loading}
         model, report = load_pretrained(kind, self.source, **options)
-        # A checkpoint of a method may contain the model as a part, with a prefix to its names.
+        # A method's checkpoint may contain the model as a part, whose names have a prefix.
         prefixes = {
-            name.removesuffix(wanted)
-            for wanted in report["missing_keys"]
+            name.removesuffix(missing)
+            for missing in report["missing_keys"]
             for name in report["unexpected_keys"]
-            if name.endswith(f".{wanted}")
+            if name.endswith(f".{missing}")
         }
         if len(prefixes) == 1:
             renamed = {f"^{re.escape(prefixes.pop())}": ""}
             model, report = load_pretrained(kind, self.source, key_mapping=renamed, **options)
         missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-        of_head = weights_of_head(missing, model) if needs.vocabulary_head else []
+        inside = f"{model.base_model_prefix}." if needs.vocabulary_head else ""
+        of_head = [name for name in missing if not name.startswith(inside)]
         if of_head and not self.new_vocabulary_head:
             msg = (
-                f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it ('{of_head[0]}'): it "
-                f"would be random. Train one first (rkit pretrain --pretrainer mlm), choose a model that has one, or "
-                f"start with a random one (--set encoder.new_vocabulary_head=true)."
+                f"the pooler needs a vocabulary head, and the weights of '{self.source}' lack it ('{of_head[0]}'). "
+                f"Train it (rkit pretrain --pretrainer mlm), or start at random: --set encoder.new_vocabulary_head=true"
             )
             raise InputError(msg)
         if missing := sorted(set(missing) - set(of_head)):
-            msg = (
-                f"the weights of '{self.source}' lack {len(missing)} tensors of its architecture "
-                f"({self.config.model_type}), such as '{missing[0]}': they would be random. Check the model folder."
-            )
+            lacking = f"{len(missing)} tensors of its architecture ({self.config.model_type}), such as '{missing[0]}'"
+            msg = f"the weights of '{self.source}' lack {lacking}: they would be random. Check the model folder."
             raise InputError(msg)
         if self.new_head_bias and of_head:
             if (bias := model.get_output_embeddings().bias) is None:
@@ -265,7 +263,7 @@ class Transformer(Encoder):
         return sorted({*known, *(ids[-1] for ids in pieces if ids and ids[-1] != self.tokenizer.unk_token_id)})
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each token, without the mark of a word's beginning; a later piece may start with "##"."""
+        """Return the text of each token, without the mark of a word's beginning; later pieces may start with "##"."""
         known = len(self.tokenizer)
         names = [self.tokenizer.decode([token]).strip() if token < known else "" for token in ids]
         return [name or f"[{token}]" for name, token in zip(names, ids, strict=True)]
@@ -294,14 +292,11 @@ class Transformer(Encoder):
             if not rows:
                 continue
             titles, bodies = [texts[row][0] for row in rows], [texts[row][1] for row in rows]
-            parts: tuple[list[str], ...]
-            if paired:
-                parts = [prefix + title for title in titles], bodies
-            else:
-                if self.title == "space":
-                    both = zip(titles, bodies, strict=True)
-                    bodies = [f"{title} {body}".strip() if title else body for title, body in both]
-                parts = ([prefix + body for body in bodies],)
+            if not paired and self.title == "space":
+                both = zip(titles, bodies, strict=True)
+                bodies = [f"{title} {body}".strip() if title else body for title, body in both]
+            first = [prefix + text for text in (titles if paired else bodies)]
+            parts = (first, bodies) if paired else (first,)
             encoded = self.tokenizer(*parts, **options)
             count_cut(self.tokenizer, encoded, *parts, kind=f"{side} texts", limit=self.lengths[side])
             for row, tokens in zip(rows, encoded["input_ids"], strict=True):
@@ -351,18 +346,18 @@ class Transformer(Encoder):
         return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """The arguments of the model."""
+        """Return the arguments of the model."""
         inputs: dict[str, Tensor] = {"input_ids": batch.input_ids}
         if batch.extra is not None and self.extra.new is not None:
             inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
         if batch.position_ids is not None:
             inputs["position_ids"] = batch.position_ids
-        # Without a mask a GPU has a faster attention; the models themselves would look into the mask, and wait.
+        # Without a mask a GPU has a faster attention; the models themselves would read the mask, and wait.
         whole = not batch.padded and batch.input_ids.device.type == "cuda"
         return inputs if whole else {**inputs, "attention_mask": batch.attention_mask}
 
     def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
-        """The hidden states (batch, tokens, width) of `layers`."""
+        """Compute the hidden states (batch, tokens, width) of `layers`."""
         # Decoder-only models have a cache.
         cache = {"use_cache": False} if "use_cache" in self._arguments else {}
         hidden = any(layer != self.info.layers for layer in layers)
@@ -375,22 +370,20 @@ class Transformer(Encoder):
         return states
 
     def embed(self, batch: Batch) -> Tensor:
-        """Return the embeddings (layer 0), (batch, tokens, width), without computing the layers."""
+        """Return the embeddings (batch, tokens, width), layer 0, without computing the layers."""
         return embed(self._backbone, batch)
 
     def word_embeddings(self) -> Tensor:
         """Return the input embeddings of the tokens, (vocabulary, width)."""
         weight = self._embeddings.weight
         if weight.shape[1] != self.info.width:
-            msg = (
-                f"word embeddings as wide as the hidden states ({self.info.width}) are needed, and those of "
-                f"'{self.source}' are {weight.shape[1]} wide. Choose another model."
-            )
+            problem = f"are {weight.shape[1]} wide, but should be as wide as the hidden states ({self.info.width})"
+            msg = f"the word embeddings of '{self.source}' {problem}. Choose another model."
             raise UnsupportedError(msg)
         return weight
 
     def layer_shape(self) -> LayerShape:
-        """Return the shape of the model's layers, with its dropout."""
+        """Return the shape and dropout of the model's layers."""
         return layer_shape(self.config)
 
     def save(self, folder: Path) -> None:
@@ -432,37 +425,31 @@ class Transformer(Encoder):
             room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
             # At least one word in addition to the special tokens.
             if room < 3:
-                msg = (
-                    f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]} tokens of "
-                    f"'{self.source}'. Use fewer, or a longer --{side}-length."
-                )
+                problem = f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]}"
+                msg = f"{problem}. Use fewer, or a longer --{side}-length."
                 raise UnsupportedError(msg)
             position, known = self.needs.extra_tokens[side].position, f"has the positions 0 to {limit - 1}"
             if "position_ids" not in self._arguments:
                 limit, known = 0, f"('{self.config.model_type}') takes no position numbers"
             if position is not None and not 0 <= position < limit:
-                msg = (
-                    f"the extra tokens of a {side} are to stand at position {position}, and '{self.source}' {known}. "
-                    f"Set the pooler's position=null, or another."
-                )
+                problem = f"the pooler puts extra tokens at position {position}, and '{self.source}' {known}"
+                msg = f"{problem}. Set the pooler's position=null, or another position."
                 raise UnsupportedError(msg)
         if self.needs.mask_filled and self.tokenizer.mask_token_id is None:
-            msg = f"the pooler fills texts with mask tokens, and the tokenizer of '{self.source}' has none."
+            msg = f"the pooler pads texts with mask tokens, and the tokenizer of '{self.source}' has none."
             raise UnsupportedError(msg)
 
     @cached_property
     def _arguments(self) -> frozenset[str]:
-        """The names of the arguments of the architecture's forward."""
+        """The argument names of the architecture's forward."""
         return frozenset(inspect.signature(self._backbone.forward).parameters)
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
     """Return the vocabulary of a fast tokenizer of transformers."""
     if not tokenizer.is_fast:
-        msg = (
-            f"pre-training needs a fast tokenizer, and the model has a slow one ({type(tokenizer).__name__}). "
-            f"Convert it: save a tokenizer.json beside the model."
-        )
+        name = type(tokenizer).__name__
+        msg = f"pre-training needs a fast tokenizer, not a {name}. Convert it to a tokenizer.json in the model folder."
         raise UnsupportedError(msg)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     probe: list[int] = tokenizer("a")["input_ids"]
@@ -474,17 +461,17 @@ def vocabulary_of(tokenizer: Any) -> Vocabulary:
     def split(texts: Sequence[str]) -> list[tuple[Pieces, list[int]]]:
         backend.no_truncation()
         backend.no_padding()
-        found = []
+        documents = []
         for encoding in backend.encode_batch(texts, add_special_tokens=False):
             words = encoding.word_ids
             if backend.pre_tokenizer is None:
                 starts = [token.startswith(_BEGINNINGS) for token in encoding.tokens]
             else:
                 starts = [word != previous for previous, word in zip([-1, *words], words, strict=False)]
-            # Drop special tokens that are spelled out in the text, as in the documentation of tokenizers.
+            # Drop special tokens in the text itself, as in the documentation of tokenizers.
             kept = [position for position, token in enumerate(encoding.ids) if token not in special]
             ids, ends = [encoding.ids[at] for at in kept], [encoding.offsets[at][1] for at in kept]
-            found.append((Pieces(ids, [starts[at] for at in kept]), ends))
-        return found
+            documents.append((Pieces(ids, [starts[at] for at in kept]), ends))
+        return documents
 
     return Vocabulary(split, before, after, tokenizer.mask_token_id, ordinary)

@@ -15,13 +15,17 @@ class Contrastive(Loss):
 
         L = mean over queries q of  log sum over documents d of exp(score(q, d) / t)  -  score(q, positive of q) / t
 
-    The negatives of a query are all other documents of the batch (its own hard negatives, and the positives and hard
-    negatives of other queries), except those masked by `ignore`. The scoring rule decides the kind of loss:
-    multi-vector for documents with several vectors, lexical for weights. If the pooler keeps one vector for the index,
+        rkit train --pooler mean --set pooler.normalize=true --loss contrastive --set loss.temperature=0.02 ...
+
+    The loss of DPR (Karpukhin et al. 2020) and, with cosines, of supervised SimCSE (Gao et al. 2021) and E5; also known
+    as multiple negatives ranking loss. The negatives of a query are all other documents of the batch (its own hard
+    negatives, and the positives and hard negatives of other queries), except those that `ignore` masks. Documents with
+    several vectors, and weights, are compared by the scoring rule. If the pooler keeps a single vector for the index,
     the loss trains that vector.
 
     Args:
-        temperature: Divides the scores; None = 0.05 for a pooler whose scores are cosines, else 1.
+        temperature: t, divides the scores. A larger t spreads the gradient over all negatives, a smaller t concentrates
+            it on the hardest. None = 0.05 for a pooler whose scores are cosines, else 1.
     """
 
     def __init__(self, *, temperature: PositiveFloat | None = None) -> None:
@@ -37,7 +41,7 @@ class Contrastive(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """Compute the loss of a batch, in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
             logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
             total = cross_entropy_in_batch(logits, positives, ignore)

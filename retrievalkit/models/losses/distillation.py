@@ -21,12 +21,6 @@ class Distillation(Loss):
     Only passages that the teacher scored for the query count: the query's own positive and hard negatives. Passages
     masked by `ignore` stay in this term, since the teacher scored their relevance, and are masked in the contrastive
     term. Options mean the same in each subclass.
-
-    Args:
-        temperature: Divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
-            are cosines, else 1.
-        teacher_temperature: Divides the teacher's scores.
-        contrastive: Weight of the added contrastive loss over all documents of the batch; 0 = none.
     """
 
     needs_teacher = True
@@ -54,13 +48,11 @@ class Distillation(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """Compute the loss of a batch, in float32 under autocast too."""
         if teacher is None or bool(teacher.isnan().all()):
-            msg = (
-                f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any. Give the "
-                "examples a re-ranker's (rkit rerank apply RERANKER --examples FILE --corpus CORPUS) or others as "
-                '"teacher": {document id: score}, or choose another --loss.'
-            )
+            problem = f"loss '{self.name}' learns from a teacher's scores, and no query of a step has any"
+            ways = 'a re-ranker (rkit rerank apply RERANKER --examples ...) or as "teacher": {document id: score}'
+            msg = f"{problem}. Add scores to the examples by {ways}, or choose another --loss."
             raise DataError(msg)
         with torch.autocast(queries.device.type, enabled=False):
             logits = scores(queries.float(), documents.as_indexed().float()) / self.temperature  # (Q, D)
@@ -74,7 +66,7 @@ class Distillation(Loss):
 
     @abstractmethod
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
-        """Distance of the student's scores (Q, D) from the teacher's (Q, D); NaN = not scored by the teacher."""
+        """Return the distance of the student's scores (Q, D) from the teacher's (Q, D), NaN where it has none."""
 
 
 class DistillKL(Distillation):
@@ -82,14 +74,18 @@ class DistillKL(Distillation):
 
         L = mean over queries of  KL(softmax(teacher scores / T) || softmax(student scores / t))  +  c L_contrastive
 
-    or with the two distributions swapped. They cover the query's passages that the teacher scored. A query with fewer
-    than two scored passages contributes 0 to the mean. Used by CoT-MAE v2, LexMAE and many others, with a re-ranker as
-    the teacher.
+    or with the two distributions swapped, over the query's passages that the teacher scored. A query with fewer than
+    two of them contributes 0 to the mean. CoT-MAE v2, LexMAE and many others distil a re-ranker with it:
+
+        rkit rerank apply RERANKER --examples train.jsonl --corpus CORPUS --output scored.jsonl
+        rkit train --examples scored.jsonl --loss distill_kl --negatives 7 ...
+
+    A larger T softens the teacher's distribution: passages that it ranks lower count more.
 
     Args:
-        temperature: t; divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose
-            scores are cosines, else 1.
-        teacher_temperature: T; divides the teacher's scores.
+        temperature: t, divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
+            are cosines, else 1.
+        teacher_temperature: T, divides the teacher's scores.
         contrastive: c, the weight of the contrastive loss over all documents of the batch: 0 in CoT-MAE v2's paper, 1
             by default in its code, 0.2 in LexMAE.
         scale: Multiply the divergence by t squared, so that the size of its gradient does not depend on t (Hinton et
@@ -114,14 +110,14 @@ class DistillKL(Distillation):
         self.reverse = direction == "student_to_teacher"
 
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:  # noqa: ARG002 - by contract
-        """The divergence, summed over passages and averaged over all queries."""
+        """Return the divergence, summed over passages and averaged over all queries."""
         scored = ~teacher.isnan()
         rows = scored.any(dim=1)  # (Q,)
         unscored = ~scored[rows]
-        # 0 at unscored passages, so that both distributions agree there.
+        # 0 at unscored passages, where the two distributions then agree.
         student, teacher = (
-            one[rows].masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)
-            for one in (student, teacher)
+            logits[rows].masked_fill(unscored, float("-inf")).log_softmax(dim=1).masked_fill(unscored, 0.0)
+            for logits in (student, teacher)
         )
         pair = (teacher, student) if self.reverse else (student, teacher)
         divergence = functional.kl_div(*pair, reduction="sum", log_target=True) / len(rows)
@@ -134,22 +130,25 @@ class MarginMSE(Distillation):
         L = mean over pairs (q, d-) of  ((s(q, d+) - s(q, d-)) / t  -  (teacher(q, d+) - teacher(q, d-)) / T)^2
             +  c L_contrastive
 
-    A pair is a query and one of its own negatives, where the teacher scored both the negative and the positive.
+    A pair is a query and one of its own negatives, where the teacher scored both the negative and the positive. Margins
+    of cosines are at most 2, and a re-ranker's about 10: a smaller t, or a larger T, brings them to the same range.
+
+        rkit train --examples scored.jsonl --loss margin_mse --negatives 7 ...
 
     Args:
-        temperature: t; divides the student's scores, in the contrastive term too. None = 0.05 for a pooler whose
-            scores are cosines, which differ by at most 2 where a re-ranker's differ by about 10; else 1.
-        teacher_temperature: T; divides the teacher's scores.
-        contrastive: c, the weight of the added contrastive loss over all documents of the batch; 0 = none.
+        temperature: t, divides the student's scores, in the contrastive term too; None = 0.05 for a pooler whose scores
+            are cosines, else 1.
+        teacher_temperature: T, divides the teacher's scores.
+        contrastive: c, the weight of the contrastive loss over all documents of the batch; 0 = none.
     """
 
     name = "margin_mse"
 
     def distance(self, student: Tensor, teacher: Tensor, positives: Tensor) -> Tensor:
-        """The mean squared error over all pairs of the batch."""
+        """Return the mean squared error over all pairs of the batch."""
         # (Q, D): the positive's score minus each document's.
-        margins, wanted = (one.gather(1, positives[:, None]) - one for one in (student, teacher))
-        pairs = ~wanted.isnan().scatter(1, positives[:, None], True)
-        errors = functional.mse_loss(margins[pairs], wanted[pairs], reduction="sum")
-        # A step may have no pairs if some negatives were not scored; its loss is then 0.
+        margins, targets = (scored.gather(1, positives[:, None]) - scored for scored in (student, teacher))
+        pairs = ~targets.isnan().scatter(1, positives[:, None], True)
+        errors = functional.mse_loss(margins[pairs], targets[pairs], reduction="sum")
+        # A step without pairs, whose negatives the teacher did not score, has the loss 0.
         return errors / pairs.sum().clamp(min=1)

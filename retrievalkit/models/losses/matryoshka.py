@@ -9,7 +9,7 @@ from torch import Tensor
 from retrievalkit.contracts import Loss, LossValue, Progress, Representation
 from retrievalkit.errors import OptionError
 
-# Norms of normalised vectors differ from 1 by less, in half precision too.
+# Norms of normalised vectors differ less from 1, in half precision too.
 _ROUNDING = 1e-2
 
 
@@ -18,8 +18,11 @@ class Matryoshka(Loss):
 
         L = loss(q, d)  +  sum over dimensions m of  c_m loss(q[:m], d[:m])                      (Eq. 1 of the paper)
 
-    Normalised vectors are normalised again after truncation, as by `rkit encode --dimensions`. Weights over a
-    vocabulary are not truncated. The checkpoint records the dimensions.
+        rkit train --loss "matryoshka(contrastive)" --set loss.matryoshka.dimensions=192,96,48 ...
+        rkit encode CHECKPOINT CORPUS --dimensions 96 --output vectors
+
+    Normalised vectors are normalised again after truncation, here and in `rkit encode`. Weights over a vocabulary are
+    not truncated. The checkpoint records the dimensions.
 
     Args:
         inner: The loss, or a sum of losses.
@@ -35,10 +38,9 @@ class Matryoshka(Loss):
         super().__init__()
         weights = (1.0,) * len(dimensions) if weights is None else weights
         if not dimensions or len(set(dimensions)) < len(dimensions) or len(weights) != len(dimensions):
-            msg = (
-                f"dimensions={','.join(map(str, dimensions))} and weights={','.join(f'{one:g}' for one in weights)} of "
-                "loss 'matryoshka': give one or more lengths, each once, and as many weights."
-            )
+            sizes, factors = (",".join(f"{value:g}" for value in values) for values in (dimensions, weights))
+            options = f"dimensions={sizes} and weights={factors}"
+            msg = f"loss 'matryoshka' has {options}. Set distinct dimensions, each with a weight."
             raise OptionError(msg)
         self.inner = inner
         self.needs_teacher = inner.needs_teacher
@@ -53,13 +55,13 @@ class Matryoshka(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """The sum; terms: the whole vectors' terms, and `matryoshka_M` for the loss of the first M dimensions."""
+        """Compute the sum; its terms are those of whole vectors, and `matryoshka_M` for the first M dimensions."""
         whole = self.inner(queries, documents, positives, progress, ignore, teacher)
         total, terms = whole.total, dict(whole.terms)
         normalize = _are_normalized(queries) and _are_normalized(documents)
         for dimensions, weight in self.weights.items():
-            both = (one.cut(dimensions, normalize=normalize) for one in (queries, documents))
-            value = self.inner(*both, positives, progress, ignore, teacher).total
+            truncated = (texts.cut(dimensions, normalize=normalize) for texts in (queries, documents))
+            value = self.inner(*truncated, positives, progress, ignore, teacher).total
             terms[f"matryoshka_{dimensions}"] = value.detach()
             total = total + weight * value
         return LossValue(total, terms)

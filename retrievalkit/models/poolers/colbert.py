@@ -1,9 +1,4 @@
-"""ColBERT: a vector for every token of both sides, compared by late interaction (MaxSim).
-
-Khattab and Zaharia 2020, "Efficient and Effective Passage Search via Contextualized Late Interaction over BERT". The
-score of a query and a document is the sum, over the query's vectors, of the largest inner product with any vector of
-the document.
-"""
+"""ColBERT: a vector for every token of both sides, compared by late interaction (MaxSim)."""
 
 from __future__ import annotations
 
@@ -32,19 +27,23 @@ from retrievalkit.contracts import (
 class ColBERT(Pooler):
     """Late interaction (ColBERT, MaxSim): one vector per token, projected from its state and scaled to length 1.
 
-    The defaults are the paper's; its queries have 32 tokens (--query-length 32). [CLS]- and [SEP]-like tokens and the
-    markers have vectors too. A text of only punctuation keeps the vectors of its punctuation.
+        score(q, d) = sum over vectors q_j of the query of  max over vectors d_i of the document of  <q_j, d_i>
+
+        rkit train --model bert-base-uncased --pooler colbert --query-length 32 ...
+
+    Khattab and Zaharia 2020, "Efficient and Effective Passage Search via Contextualized Late Interaction over BERT".
+    The defaults are the paper's, except for its 32 tokens per query. [CLS]- and [SEP]-like tokens and the markers have
+    vectors too. A text of only punctuation keeps the vectors of its punctuation.
 
     Args:
         dimension: Size of the vectors, computed from the states by a linear projection; None = no projection.
         normalize: Scale each vector to length 1, so that inner products are cosines.
-        markers: Insert a token unused in pre-training after the [CLS]-like token, one for queries and another for
-            documents.
+        markers: Insert a marker after the [CLS]-like token, different for queries and documents.
         marker_tokens: Vocabulary entries that mark queries and documents, such as "[unused0],[unused1]", "" for none;
             None = tokens unused in pre-training.
-        query_filled: Pad queries to their maximum length with [MASK]-like tokens, whose states become vectors like any
-            other: the paper's query augmentation.
-        fill_attended: Let the query's tokens attend to those [MASK]-like tokens. The paper's do not.
+        query_filled: Pad queries to their maximum length with [MASK]-like tokens, whose states become vectors too (the
+            paper's query augmentation).
+        fill_attended: Let the query's tokens attend to these [MASK]-like tokens, unlike in the paper.
         skip_punctuation: Drop the vectors of punctuation marks in documents.
         skip_ids: Ids of document tokens whose vectors are dropped, instead of punctuation marks.
         bias: Add a bias to the projection.
@@ -98,21 +97,20 @@ class ColBERT(Pooler):
             self.skipped = torch.tensor(encoder.token_ids(marks), dtype=torch.long)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, tokens, dimension), with a mask of those to compare."""
+        """Return the vectors (batch, tokens, dimension), with a mask of the vectors to compare."""
         mask = None  # (batch, tokens) True at tokens that become vectors; None = all
         if side == "document" or not self.query_filled:
             mask = states.attention_mask.bool()
             if side == "document" and len(self.skipped):
-                # Looked up: torch.isin waits for a GPU.
+                # A look-up, since torch.isin waits for a GPU.
                 kept = torch.ones(self.vocabulary_size, dtype=torch.bool, device=mask.device)
                 kept.index_fill_(0, self.skipped, False)
                 mask = _or_else(mask & kept.take(states.input_ids), mask)
-            # In a model without special tokens "" has no tokens: its first position becomes a vector.
+            # Without special tokens "" has no tokens: its first position becomes a vector.
             mask = _or_else(mask, torch.arange(mask.shape[1], device=mask.device).expand_as(mask) == 0)
         vectors = states.layers[self.layer]
         if mask is not None:
-            # Before any computation: states at padding may be infinite.
-            vectors = vectors.masked_fill(~mask[:, :, None], 0.0)
+            vectors = vectors.masked_fill(~mask[:, :, None], 0.0)  # first, since states at padding may be infinite
         if self.projection is not None:
             vectors = self.projection(vectors)
         if self.normalize:
@@ -121,5 +119,5 @@ class ColBERT(Pooler):
 
 
 def _or_else(mask: Tensor, other: Tensor) -> Tensor:
-    """The mask (batch, tokens), replaced by `other` for texts whose mask is empty."""
+    """Return the mask (batch, tokens), replaced by `other` for texts whose mask is empty."""
     return torch.where(mask.any(dim=1, keepdim=True), mask, other)

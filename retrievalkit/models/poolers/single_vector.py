@@ -29,7 +29,7 @@ Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid", "silu"]
 def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
     first = mask.long().argmax(dim=1)  # (batch,), above 0 if padding is on the left
     states = hidden[torch.arange(mask.shape[0], device=mask.device), first]
-    # A text without a token, which a decoder may have, would get a state of the padding.
+    # A text without tokens, as a decoder's tokenizer may return, would get a state of the padding.
     return states.masked_fill(~mask.bool().any(dim=1, keepdim=True), 0.0)
 
 
@@ -64,25 +64,23 @@ _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 
 
 class SingleVector(Pooler):
-    """One vector per text, pooled from the hidden states of one layer."""
+    """One vector per text, pooled from the hidden states of one layer.
+
+    Args:
+        normalize: Scale each vector to length 1, so that inner products are cosines.
+        layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
+    """
 
     pooling: tuple[Pooling, ...]
 
     def __init__(self, info: EncoderInfo, *, normalize: bool = False, layer: int = -1) -> None:
-        """Choose the layer.
-
-        Args:
-            info: The encoder's sizes.
-            normalize: Scale each vector to length 1, so that inner products are cosines.
-            layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
-        """
         super().__init__()
         self.normalize = self.cosine = normalize
         self.layer = absolute_layer(layer, info)
         self.needs = Needs(layers=(self.layer,))
 
     def forward(self, states: TokenStates, side: Side) -> Representation:  # noqa: ARG002 - both sides alike
-        """The vectors (batch, 1, width)."""
+        """Return the vectors (batch, 1, width)."""
         vectors = self.pool(states.layers[self.layer], states.attention_mask)  # (batch, width)
         if self.normalize:
             vectors = functional.normalize(vectors, dim=-1)
@@ -94,37 +92,60 @@ class SingleVector(Pooler):
 
 
 class Cls(SingleVector):
-    """[CLS] pooling: one vector per text, the state of its first real token.
+    """[CLS] pooling: one vector per text, the state of its first token, as in DPR (Karpukhin et al. 2020).
 
-    For encoders that start each text with a [CLS]-like token. Without it (T5) the vector is the state of the first
-    word piece, which in a decoder-only model attends to no other token: use `mean` or `last` for these.
+        rkit train --model bert-base-uncased --pooler cls --separate-towers ...
+
+    Needs an encoder that starts each text with a [CLS]-like token. In T5 the first token is a word piece, and in a
+    decoder-only model it attends to no other token: use `mean` or `last` there.
     """
 
     pooling = ("cls",)
 
 
 class Mean(SingleVector):
-    """Mean pooling: one vector per text, the mean over its real tokens, special tokens included."""
+    """Mean pooling: one vector per text, the mean over its tokens, special tokens included (Sentence-BERT).
+
+        rkit train --model bert-base-uncased --pooler mean --set pooler.normalize=true ...
+
+    If vectors are normalised, scores are cosines, and losses divide them by the temperature 0.05.
+    """
 
     pooling = ("mean",)
 
 
 class Max(SingleVector):
-    """Max pooling: one vector per text, the per-dimension maximum over its real tokens, special tokens included."""
+    """Max pooling: one vector per text, the maximum of each dimension over its tokens, special tokens included."""
 
     pooling = ("max",)
 
 
 class Last(SingleVector):
-    """Last-token pooling: one vector per text, the state of its last real token (the end token, if there is one)."""
+    """Last-token pooling: one vector per text, the state of its last token (RepLLaMA: Ma et al. 2023).
+
+    For decoder-only models, whose last token alone attends to the whole text:
+
+        rkit train --model MODEL --pooler last --set encoder.end_token=true --set encoder.lora_rank=16 ...
+    """
 
     pooling = ("last",)
 
 
 class Projected(SingleVector):
-    """One vector per text: concatenated poolings of the token states, followed by linear layers.
+    """One vector per text: concatenated poolings of the token states, followed by linear layers (Dense).
 
-    For published models with a projection, such as LaBSE, GTR and Sentence-T5; their weights come with the model.
+    For published models with a projection, such as LaBSE, GTR and Sentence-T5, which bring its weights.
+
+        rkit train --pooler projected --set pooler.pooling=cls,mean --set pooler.dimensions=256 ...
+
+    Args:
+        pooling: The poolings of token states, concatenated in this order. "sqrt_mean" is the sum over the root of the
+            number of tokens; in "weighted_mean" the n-th token has the weight n.
+        dimensions: The size of the vector after each linear layer; empty = no layers.
+        activations: The activation after each linear layer; empty = identity.
+        bias: Add a bias to the linear layers.
+        normalize: Scale each vector to length 1, so that inner products are cosines.
+        layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
     """
 
     def __init__(
@@ -138,27 +159,13 @@ class Projected(SingleVector):
         normalize: bool = False,
         layer: int = -1,
     ) -> None:
-        """Choose poolings and layers.
-
-        Args:
-            info: The encoder's sizes.
-            pooling: The poolings of token states; several are concatenated in this order. "sqrt_mean" is the sum over
-                the root of the number of tokens; in "weighted_mean" the n-th token has the weight n.
-            dimensions: The size of the vector after each linear layer; none = no layers.
-            activations: The activation after each linear layer; none = identity.
-            bias: Add a bias to the linear layers.
-            normalize: Scale each vector to length 1, so that inner products are cosines.
-            layer: The layer whose states are pooled; 0 = embeddings, -1 = the last.
-        """
         super().__init__(info, normalize=normalize, layer=layer)
         if not pooling:
-            msg = f"pooler 'projected' has no pooling. Name one or several of {', '.join(get_args(Pooling))}."
+            msg = f"pooler 'projected' has no pooling. Known: {', '.join(get_args(Pooling))}. Set pooler.pooling."
             raise OptionError(msg)
         if activations and len(activations) != len(dimensions):
-            msg = (
-                f"pooler 'projected' has {len(dimensions)} dimensions and {len(activations)} activations. Give an "
-                f"activation for each, or none."
-            )
+            counts = f"{len(dimensions)} dimensions and {len(activations)} activations"
+            msg = f"pooler 'projected' has {counts}. Set an activation for each dimension, or none."
             raise OptionError(msg)
         self.pooling = pooling
         widths = [len(pooling) * info.width, *dimensions]
@@ -167,7 +174,7 @@ class Projected(SingleVector):
         self.activations = nn.ModuleList(functions or [nn.Identity() for _ in dimensions])
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The vectors (batch, dimension)."""
+        """Return the vectors (batch, dimension)."""
         vectors = super().pool(hidden, mask)
         for linear, activation in zip(self.layers, self.activations, strict=True):
             vectors = activation(linear(vectors))

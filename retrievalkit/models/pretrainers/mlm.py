@@ -20,7 +20,9 @@ Ratio = Annotated[float, Field(gt=0, lt=1)]
 class MaskedLanguageModel(Pretrainer):
     """Masked language modelling (MLM): predicts masked words from their context (BERT: Devlin et al. 2019).
 
-    Trains a vocabulary head for a model that lacks it, or adapts a model to another domain.
+    Adapts a model to another domain, or trains the vocabulary head that a model lacks (for SPLADE, Aggretriever).
+
+        rkit pretrain --pretrainer mlm --model bert-base-uncased --corpus CORPUS --output DIR
 
     Args:
         mask_ratio: Fraction of a text's tokens to mask.
@@ -32,7 +34,7 @@ class MaskedLanguageModel(Pretrainer):
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
 
     def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """The masked texts and their labels."""
+        """Return the masked texts and their labels."""
         masked = [self.masker(pieces, draw) for pieces in samples]
         return {
             "texts": self.encoder.collate([ids for ids, _ in masked], "document"),
@@ -40,10 +42,10 @@ class MaskedLanguageModel(Pretrainer):
         }
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The number of masked tokens."""
+        """Return the number of masked tokens."""
         return {"mlm": count_labels(batch["labels"])}
 
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
-        """The mean cross entropy of the masked tokens."""
+        """Compute the mean cross entropy of the masked tokens."""
         states = self.encoder(batch["texts"], [self.encoder.info.layers])
         return LossValue.weighted({"mlm": token_loss(states.last, states.head, batch["labels"])}, {})

@@ -1,7 +1,4 @@
-"""RetroMAE (Xiao et al. 2022): reconstruct a text from little more than its [CLS] vector.
-
-MLR starts from models pre-trained with it.
-"""
+"""RetroMAE (Xiao et al. 2022): the reconstruction of a text from little more than its [CLS] vector."""
 
 from __future__ import annotations
 
@@ -34,7 +31,10 @@ class RetroMAE(Pretrainer):
 
     Each position attends to h and to its own random fraction of the other positions, never to itself. The decoder uses
     the encoder's embeddings and vocabulary head and trains both. It has its own position embeddings, for encoders
-    without any (ModernBERT).
+    without any (ModernBERT). Pre-trains the [CLS] vector for dense retrieval, as in MLR:
+
+        rkit pretrain --pretrainer retromae --model bert-base-uncased --corpus CORPUS --output DIR
+        rkit train --model DIR --pooler cls ...
 
     Args:
         mask_ratio: Fraction of a text's tokens to mask for the encoder.
@@ -55,7 +55,7 @@ class RetroMAE(Pretrainer):
     ) -> None:
         super().__init__(encoder, max_length)
         if not self.vocabulary.before:
-            msg = "retromae needs a [CLS]-like token in front of a text, and this tokenizer adds none. Try another."
+            msg = "retromae needs a [CLS]-like token before a text, but this tokenizer adds none. Choose another model."
             raise UnsupportedError(msg)
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_mask_ratio = decoder_mask_ratio
@@ -63,7 +63,7 @@ class RetroMAE(Pretrainer):
         self.decoder = EnhancedDecoder(encoder.info.width, max_length, encoder.layer_shape())
 
     def collate(self, samples: Sequence[Pieces], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """The masked texts, their labels, and the unmasked texts."""
+        """Return the masked texts, their labels, and the unmasked texts."""
         masked = [self.masker(pieces, draw) for pieces in samples]
         return {
             "masked": self.encoder.collate([ids for ids, _ in masked], "document"),
@@ -72,14 +72,11 @@ class RetroMAE(Pretrainer):
         }
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """The number of masked tokens of the encoder, and of tokens that the decoder predicts."""
-        return {
-            "encoder_mlm": count_labels(batch["labels"]),
-            "decoder": count_labels(_decoder_labels(batch["texts"])),
-        }
+        """Return the number of tokens that the encoder and the decoder predict."""
+        return {"encoder_mlm": count_labels(batch["labels"]), "decoder": count_labels(_decoder_labels(batch["texts"]))}
 
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
-        """The sum of the encoder's loss and the weighted loss of the decoder."""
+        """Compute the sum of the encoder's loss and the weighted loss of the decoder."""
         texts: Batch = batch["texts"]
         states = self.encoder(batch["masked"], [self.encoder.info.layers])
         decoded = self.decoder(states.last[:, :1], self.encoder.embed(texts), self._visible(texts.attention_mask))
@@ -88,22 +85,21 @@ class RetroMAE(Pretrainer):
         return LossValue.weighted(terms, {"decoder": self.decoder_weight})
 
     def _visible(self, attention_mask: Tensor) -> Tensor:
-        """(batch, tokens, tokens) bool: the positions (last axis) that each position attends to."""
+        """Draw the positions (last axis) that each position attends to, (batch, tokens, tokens) bool."""
         texts, tokens = attention_mask.shape
         visible = torch.rand(texts, tokens, tokens, device=attention_mask.device) >= self.decoder_mask_ratio
         visible &= ~torch.eye(tokens, dtype=torch.bool, device=attention_mask.device)
-        # The first position has the [CLS] vector, visible to all positions.
-        visible[:, :, 0] = True
+        visible[:, :, 0] = True  # the [CLS] vector
         return visible & attention_mask[:, None, :].bool()
 
 
 def _decoder_labels(texts: Batch) -> Tensor:
-    """(batch, tokens) long: the labels, every token except special tokens."""
+    """Return the labels (batch, tokens) long: all tokens except special tokens."""
     return texts.input_ids.masked_fill(texts.special_mask | ~texts.attention_mask.bool(), UNLABELLED)
 
 
 class EnhancedDecoder(nn.Module):
-    """One transformer layer: its queries are positions plus the text's vector, its keys the text's embeddings.
+    """A transformer layer: its queries are positions plus the text's vector, its keys the text's embeddings.
 
     Args:
         width: Hidden size.
@@ -126,7 +122,7 @@ class EnhancedDecoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, vector: Tensor, embeddings: Tensor, visible: Tensor) -> Tensor:
-        """The states (batch, tokens, width) to predict the tokens from.
+        """Compute the states (batch, tokens, width) to predict the tokens from.
 
         Args:
             vector: (batch, 1, width), the text's vector.
@@ -135,13 +131,12 @@ class EnhancedDecoder(nn.Module):
         """
         queries = self.positions.weight[: embeddings.shape[1]] + vector  # (batch, tokens, width)
         keys = torch.cat([vector, embeddings[:, 1:]], dim=1)
-        projected = self.query(queries), self.key(keys), self.value(keys)
-        # (batch, heads, tokens, width of a head)
-        query, key, value = (one.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2) for one in projected)
+        query, key, value = (
+            states.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+            for states in (self.query(queries), self.key(keys), self.value(keys))
+        )  # (batch, heads, tokens, width of a head)
         dropped = self.shape.attention_dropout if self.training else 0.0
-        attended = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=visible[:, None], dropout_p=dropped
-        )
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, visible[:, None], dropped)
         attended = self.output(attended.transpose(1, 2).flatten(2))
         states = self.attention_norm(queries + self.dropout(attended))
         added = self.outer(self.shape.activation(self.inner(states)))

@@ -58,6 +58,13 @@ def test_candidates_bound_what_is_scored(tmp_path):
     assert few != exact
 
 
+def test_all_texts_are_hits_if_k_is_their_number(tmp_path):
+    store, documents = made(tmp_path / "vectors", [3] * 100)
+    asked = queries(m=2, count=4)
+    ids, _ = opened("faiss", store, tmp_path / "index", candidates=1).search(asked, 100)
+    assert ids == expected(asked, documents, 100)
+
+
 @pytest.mark.parametrize(
     "factory",
     [
@@ -134,15 +141,15 @@ def test_the_training_size_changes_the_index(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"factory": "Nonsense12"}, "no index of the factory 'Nonsense12'"),
+        ({"factory": "Nonsense12"}, "cannot create the index 'Nonsense12'"),
         ({"factory": "IVF64,Flat"}, "cannot train 'IVF64,Flat' on 50 vectors"),
-        ({"parameters": "nprobe=3"}, "does not take the parameters 'nprobe=3'"),
-        ({"factory": "IVF4,Flat", "parameters": "nprobe=many"}, "does not take the parameters 'nprobe=many'"),
-        ({"factory": "L2norm,Flat"}, "builds no index 'L2norm,Flat'"),
+        ({"parameters": "nprobe=3"}, "rejects the parameters 'nprobe=3'"),
+        ({"factory": "IVF4,Flat", "parameters": "nprobe=many"}, "rejects the parameters 'nprobe=many'"),
+        ({"factory": "L2norm,Flat"}, "cannot build the index 'L2norm,Flat'"),
         ({"factory": "PCA64,Flat"}, "cannot output 64 dimensions from 8"),
         ({"factory": "PQ7"}, "multiple of the number of subquantizers"),
         ({"factory": "IMI2x4,Flat"}, "inner prod"),
-        ({"factory": ""}, "no index of the factory ''"),
+        ({"factory": ""}, "cannot create the index ''"),
         ({"factory": "IVF100000,Flat"}, "cannot train 'IVF100000,Flat' on 50 vectors"),
     ],
 )

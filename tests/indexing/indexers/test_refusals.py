@@ -100,8 +100,8 @@ def test_wrong_options_are_named(name, options):
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("sparse", "dense", "no weights .* --indexer flat or faiss"),
-        ("dense_sparse", "dense", "no weights .* --indexer flat or faiss"),
+        ("sparse", "dense", "no weights.* --indexer flat or faiss"),
+        ("dense_sparse", "dense", "no weights.* --indexer flat or faiss"),
         ("dense_sparse", "lexical", "no vectors.* --indexer sparse"),
         ("faiss", "lexical", "--indexer sparse"),
         ("faiss", "both", "--indexer dense_sparse"),

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from retrievalkit_testing.indexers import INDEXERS
+from retrievalkit_testing import check
 
 from retrievalkit.contracts import Representation
 from retrievalkit.indexing.build import build_index
@@ -21,18 +21,18 @@ DIM = 20  # no multiple of 8
 drawn = partial(drawn_by_width, dim=DIM)
 
 
+@pytest.mark.slow
 def test_signs_keep_the_contract():
-    """What the kit tries in processes of their own is tried with bytes, by tests of the kit."""
-    INDEXERS.check("small", without=("other_process",), recall=0.5, kind="binary")
+    check("indexer", "small", recall=0.5, kind="binary")
 
 
 def test_worked_numbers():
     """The greatest number becomes 127; 0 and what is below have the bit 0."""
     vectors = np.array([[2.54, -1.27, 0.03], [0.0, 0.0, 0.0]], dtype=np.float32)
-    whole, scales = small._made(vectors, "int8")
+    whole, scales = small._quantised(vectors, "int8")
     assert whole.tolist() == [[127, -64, 2], [0, 0, 0]]  # -63.5 is rounded to the even number
     np.testing.assert_allclose(scales, [0.02, 0], rtol=1e-6)
-    assert small._made(vectors, "binary")[0].tolist() == [[0b10100000], [0]]
+    assert small._quantised(vectors, "binary")[0].tolist() == [[0b10100000], [0]]
 
 
 @pytest.mark.parametrize("bf16", [True, False])

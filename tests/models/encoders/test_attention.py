@@ -8,18 +8,13 @@ import transformers
 from torch import nn
 from torch.nn import functional
 
+from dropout_masks import drop_mask, seeded
 from retrievalkit.models.encoders import attention as module
-from retrievalkit.models.encoders import dropout
 from retrievalkit.models.encoders.attention import attention
 
 
 class Layer(nn.Module):
     is_causal = False
-
-
-def seeded(function, *arguments, seed=0, **options):
-    torch.manual_seed(seed)
-    return function(*arguments, **options)
 
 
 def inputs(*shape, **options):
@@ -44,7 +39,7 @@ def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
     assert weights is None
 
     shares = (query @ key.mT / 8**0.5 + added).softmax(-1)
-    shares = shares.masked_fill(seeded(dropout.drop_mask, shares.shape, 0.25), 0.0) / 0.75
+    shares = shares.masked_fill(seeded(drop_mask, shares.shape, 0.25), 0.0) / 0.75
     torch.testing.assert_close(made, (shares @ value).transpose(1, 2))
 
 
@@ -72,7 +67,7 @@ def test_bf16_attention_and_its_gradients_are_those_of_the_plain_expression(form
     # A mask for each group of texts, in order.
     size = min(3, -(-group // 512))
     torch.manual_seed(0)
-    kept = 1 - torch.cat([dropout.drop_mask((size, 2, 16, 16), 0.25).float() for _ in range(3 // size)])
+    kept = 1 - torch.cat([drop_mask((size, 2, 16, 16), 0.25).float() for _ in range(3 // size)])
     wide = [one.detach().float().requires_grad_() for one in narrow]
     shares = (wide[0] @ wide[1].mT / 8**0.5 + added).softmax(-1) * kept / 0.75
     expected = (shares @ wide[2]).transpose(1, 2)

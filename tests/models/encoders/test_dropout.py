@@ -6,38 +6,34 @@ import pytest
 import torch
 from torch import nn
 
+from dropout_masks import drop_mask, seeded
 from retrievalkit.models.encoders import dropout
-
-
-def seeded(function, *arguments, seed=0, **options):
-    torch.manual_seed(seed)
-    return function(*arguments, **options)
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
 def test_the_share_of_dropped_values_is_the_probability(probability):
-    share = seeded(dropout.drop_mask, (250_001,), probability).float().mean().item()
+    share = seeded(drop_mask, (250_001,), probability).float().mean().item()
     assert abs(share - probability) < 5 * (probability * (1 - probability) / 250_001) ** 0.5
 
 
 def test_neighbouring_values_are_dropped_independently():
-    mask = seeded(dropout.drop_mask, (400_000,), 0.5).float() * 2 - 1
+    mask = seeded(drop_mask, (400_000,), 0.5).float() * 2 - 1
     for distance in (1, 2, 3, 4):
         assert abs((mask[:-distance] * mask[distance:]).mean().item()) < 5 / 400_000**0.5
 
 
 def test_a_mask_longer_than_what_is_looked_up_at_once_is_right_in_all_its_parts():
-    mask = seeded(dropout.drop_mask, (3, dropout._LONGEST + 5), 0.25).float()
+    mask = seeded(drop_mask, (3, dropout._LONGEST + 5), 0.25).float()
     for part in mask.split(dropout._LONGEST // 2, dim=1):
         assert part.mean().item() == pytest.approx(0.25, abs=5 * (0.1875 / part.numel()) ** 0.5)
 
 
 def test_masks_follow_from_torchs_random_state():
     state = torch.get_rng_state()
-    first = dropout.drop_mask((1000,), 0.5)
-    second = dropout.drop_mask((1000,), 0.5)
+    first = drop_mask((1000,), 0.5)
+    second = drop_mask((1000,), 0.5)
     torch.set_rng_state(state)
-    assert torch.equal(dropout.drop_mask((1000,), 0.5), first)
+    assert torch.equal(drop_mask((1000,), 0.5), first)
     assert not torch.equal(first, second)
 
 

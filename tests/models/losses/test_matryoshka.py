@@ -84,8 +84,8 @@ def test_names_and_options_are_described():
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("matryoshka", "is made of another loss, such as 'matryoshka"),
-        ("contrastive(margin_mse)", "'contrastive' is made of no other loss"),
+        ("matryoshka", "wraps another loss, such as 'matryoshka"),
+        ("contrastive(margin_mse)", "'contrastive' does not wrap another loss"),
         ("matryoshka(contrastive", "parenthesis is missing"),
         ("matryoshka(contrastive))", "parenthesis is missing"),
         ("matryoshka(contrastive)margin_mse", "parenthesis is missing"),

@@ -117,7 +117,7 @@ def test_marker_tokens(tiny_model):
     assert tower.tokenize([("", "peru")], "document")[0] == [usual[0], *usual[2:]]
     without = Retriever.create(tiny_model, pooler_options={"markers": False}, **options).tower("query")
     assert without.tokenize([("", "peru")], "query")[0] == [usual[0], *usual[2:]]
-    with pytest.raises(UnsupportedError, match=r"the token '\[D\]' in front of texts, and the vocabulary lacks it"):
+    with pytest.raises(UnsupportedError, match=r"the token '\[D\]', and the vocabulary lacks it"):
         Retriever.create(tiny_model, pooler_options={"marker_tokens": ("", "[D]")}, **options)
 
 

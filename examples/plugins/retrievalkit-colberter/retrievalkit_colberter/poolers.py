@@ -1,4 +1,4 @@
-"""ColBERTer's vectors: one for each distinct word of a text, and a gate that lets a document drop words.
+"""ColBERTer's vectors: a vector for each distinct word of a text, and a gate with which documents drop words.
 
 After Hofstätter, Khattab, Althammer, Sertkan and Hanbury 2022, "Introducing Neural Bag of Whole-Words with ColBERTer:
 Contextualized Late Interactions using Enhanced Reduction" (arXiv:2203.13088). With h_i the last state of token i:
@@ -6,10 +6,10 @@ Contextualized Late Interactions using Enhanced Reduction" (arXiv:2203.13088). W
     v_i = W h_i + b                                       a smaller vector for each token
     u_w = mean of v_i over all tokens i of the word w     BOW2: the bag of unique whole words
     r_w = relu(g . u_w + c)                               the gate of a document's word: a contextualized stopword has 0
-    d_w = r_w u_w                                         what is indexed, if r_w > 0;  a query's vectors are q_w = u_w
+    d_w = r_w u_w                                         the indexed vector, if r_w > 0;  a query has q_w = u_w
 
-Two texts are compared as in ColBERT: for each word of the query the best word of the document, and the sum of these.
-The gates learn to close by the loss `stopwords`.
+Two texts are compared as in ColBERT: the sum over the query's words of the best word of the document. The loss
+`stopwords` closes gates.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ColBERTer(Pooler):
         self.gate = nn.Linear(dimension, 1) if gate else None
         if self.gate is not None:
             nn.init.ones_(self.gate.bias)  # all open at first, as in the released code
-        # Not stored: `bind` asks the loaded encoder, which has the same vocabulary.
+        # Not stored: `bind` reads it from the loaded encoder, which has the same vocabulary.
         self.register_buffer("continues", torch.zeros(info.vocabulary_size, dtype=torch.bool), persistent=False)
 
     @property

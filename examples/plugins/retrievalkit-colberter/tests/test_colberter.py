@@ -115,9 +115,9 @@ def test_the_loss_without_gates_names_what_to_choose():
         Stopwords()(vectors, vectors, torch.tensor([0, 1]), Progress(0, 0.0, 1))
 
 
-@pytest.mark.parametrize("options", [{}, {"gate": False}, {"whole_words": False}, {"dimension": 8}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"gate": False, "dimension": 8}], ids=str)
 def test_the_contract_is_kept(options, tiny_model):
-    testing.check_pooler("colberter", model=tiny_model, **options)
+    testing.check("pooler", "colberter", model=tiny_model, **options)
 
 
 def test_a_vocabulary_without_marks_is_refused(tmp_path, monkeypatch):

@@ -27,7 +27,9 @@ _BLOCK = 16_384
 class USearch(Indexer):
     """Approximate nearest neighbours with USearch's HNSW graph; its candidates are scored exactly.
 
-    Supports one or many vectors per text and per query (late interaction): each query vector retrieves candidates.
+    HNSW (Malkov and Yashunin 2018, https://arxiv.org/abs/1603.09320) needs memory for each vector in the number format
+    and about 2 * `connectivity` links; search time grows about logarithmically. Supports one or many vectors per text
+    and per query (late interaction): each query vector retrieves candidates.
 
     Args:
         number_format: Number format of the graph: "f32", "bf16", "f16", or "i8", which suits normalised vectors.

@@ -139,7 +139,7 @@ def test_weights_alone_are_refused(tmp_path):
 
 
 def test_the_contract_is_kept(tmp_path):
-    testing.check_indexer("usearch", tmp_path)
+    testing.check("indexer", "usearch", folder=tmp_path)
 
 
 def rkit(*words):

@@ -49,9 +49,7 @@ class Judged:
         opened = open_corpus(corpus) if corpus is not None else None
         if examples is not None:
             if queries is not None or qrels is not None:
-                msg = (
-                    "--examples already contain queries and judgements. Leave out --queries and --qrels, or --examples."
-                )
+                msg = "--examples already contain queries and judgements. Leave out --queries and --qrels."
                 raise InputError(msg)
             judged = cls._of_examples(examples, opened)
         elif opened is None or queries is None or qrels is None:

@@ -71,10 +71,10 @@ const address = () => {
   return text ? `?${text}` : location.pathname;
 };
 const usuallyRead = () => served.rerank > 0;
-const usualView = () => ({ indexes: served.indexes.map((one) => one.name), fusion: "", rerank: usuallyRead() });
+const usualView = () => ({ indexes: served.indexes.map((index) => index.name), fusion: "", rerank: usuallyRead() });
 const readView = (text) => {
   const [names, ...flags] = text.split("~");
-  const known = new Set(served.indexes.map((one) => one.name));
+  const known = new Set(served.indexes.map((index) => index.name));
   const decoded = names.split(",").map((name) => { try { return decodeURIComponent(name); } catch { return ""; } });
   const fusion = flags.find((flag) => FUSIONS.some(([name]) => name === flag)) ?? "";
   return { indexes: decoded.filter((name) => known.has(name)), fusion, rerank: !flags.includes("plain") && (usuallyRead() || flags.includes("read")) };
@@ -103,8 +103,8 @@ const reasons = (hit) => {
   const several = hit.found.length > 1;
   for (const [place, sentence] of hit.why.entries()) {
     const line = make("div");
-    const one = hit.found[place];
-    if (several) line.append(make("b", "", one.index), ` ${one.rank === null ? "not found" : `#${one.rank}`} ${formatted(one.score)} `);
+    const ranked = hit.found[place];
+    if (several) line.append(make("b", "", ranked.index), ` ${ranked.rank === null ? "not found" : `#${ranked.rank}`} ${formatted(ranked.score)} `);
     const why = several ? sentence.split("  ").slice(1).join("  ") : sentence;
     if (why) line.append(make("span", "why", why));
     lines.append(line);
@@ -167,7 +167,7 @@ const hitElement = (hit) => {
 
 // The text of a document, with one of its passages highlighted.
 const showWhole = (whole, result, passage) => {
-  const part = result.passages?.length > 1 ? result.passages.find((one) => one.id === passage) : null;
+  const part = result.passages?.length > 1 ? result.passages.find((entry) => entry.id === passage) : null;
   const characters = Array.from(result.text);
   const cuts = part ? [0, part.start, part.end, characters.length] : [0, characters.length];
   whole.replaceChildren();
@@ -250,7 +250,7 @@ const search = async (view) => {
     ...(served.reranker && view.rerank !== usuallyRead() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
   };
   // The reasons of vectors take longer than the search: hits are shown without them first. Re-ranking is not done twice.
-  const later = state.why && !view.rerank && served.indexes.some((one) => one.model && view.indexes.includes(one.name));
+  const later = state.why && !view.rerank && served.indexes.some((index) => index.model && view.indexes.includes(index.name));
   const start = performance.now();
   try {
     const response = await ask("/search", { ...body, explain: state.why && !later }, request.signal);
@@ -259,7 +259,7 @@ const search = async (view) => {
     const number = response.hits.length === 1 ? "1 hit" : `${response.hits.length} hits`;
     const method = response.fusion ? `, ${response.fusion.method}` : "";
     const read = response.reranker ? `, re-ranked by ${response.reranker}` : "";
-    showState(view, `${response.hits.length ? number : "Nothing response"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}`);
+    showState(view, `${response.hits.length ? number : "No hits"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}`);
     compareRanks();
     explainKinds(view, response.hits);
     if (later && response.hits.length) await addReasons(view, body, request.signal);
@@ -273,7 +273,7 @@ const search = async (view) => {
 
 // The legend explains what the hits show.
 const kindsOf = (hits) => new Set(hits.flatMap((hit) => [
-  ...hit.found.flatMap((one) => [...Object.keys(one), one.rank === null ? "absent" : ""]),
+  ...hit.found.flatMap((ranked) => [...Object.keys(ranked), ranked.rank === null ? "absent" : ""]),
   hit.found.length > 1 ? "several" : "", hit.retrieved ? "retrieved" : "", hit.passages ? "passages" : "",
 ]));
 const explainKinds = (view, hits) => {
@@ -292,7 +292,7 @@ const quoted = (value) => {
 };
 const clause = (field, values) => `${quoted(field)} in (${values.map(quoted).join(", ")})`;
 const facets = () => Object.entries(served.facets)
-  .sort((one, other) => one[1].length - other[1].length).slice(0, SHOWN_FACETS);
+  .sort((first, second) => first[1].length - second[1].length).slice(0, SHOWN_FACETS);
 const fieldNames = () => [...new Set(served.indexes.flatMap((index) => index.fields))];
 const filterOf = (chosen) => facets().filter(([field]) => chosen[field]?.length).map(([field]) => clause(field, chosen[field])).join(" and ");
 // The chosen values of each facet; none if the filter was written by hand.
@@ -314,7 +314,7 @@ const facetElement = (field, values) => {
     box.type = "checkbox";
     box.addEventListener("change", () => {
       const now = chosenIn(state.filter);
-      now[field] = values.map(([one]) => one).filter((one) => one === value ? box.checked : now[field]?.includes(one));
+      now[field] = values.map(([other]) => other).filter((other) => other === value ? box.checked : now[field]?.includes(other));
       setFilter(filterOf(now));
     });
     const number = make("span", "", texts.toLocaleString());
@@ -383,7 +383,7 @@ const viewElement = (view, number) => {
     box.type = "checkbox";
     box.checked = view.indexes.includes(index.name);
     box.addEventListener("change", () => {
-      const now = served.indexes.map((one) => one.name).filter((name) => name === index.name ? box.checked : view.indexes.includes(name));
+      const now = served.indexes.map((known) => known.name).filter((name) => name === index.name ? box.checked : view.indexes.includes(name));
       if (!now.length) { box.checked = true; return; }
       view.indexes = now;
       fusion.hidden = now.length < 2;
@@ -425,7 +425,7 @@ const viewElement = (view, number) => {
 
 const draw = () => {
   if (!COUNTS.includes(state.k)) COUNTS.push(state.k);
-  count.replaceChildren(...COUNTS.sort((one, other) => one - other).map((number) => new Option(number, number)));
+  count.replaceChildren(...COUNTS.sort((first, second) => first - second).map((number) => new Option(number, number)));
   count.value = state.k;
   why.checked = state.why;
   document.body.classList.toggle("plain", !state.why);
@@ -439,7 +439,7 @@ const draw = () => {
 const add = () => {
   if (state.views.length >= MOST_VIEWS) return;
   const shown = new Set(state.views.map(written));
-  const singles = served.indexes.map((one) => ({ ...usualView(), indexes: [one.name] }));
+  const singles = served.indexes.map((index) => ({ ...usualView(), indexes: [index.name] }));
   const fusions = FUSIONS.slice(1).map(([fusion]) => ({ ...usualView(), fusion }));
   const fresh = [usualView(), ...singles, ...(served.indexes.length > 1 ? fusions : [])].find((view) => !shown.has(written(view)));
   state.views.push(fresh ?? usualView());
@@ -448,7 +448,7 @@ const add = () => {
 };
 const drop = (view) => {
   if (state.views.length < 2) return;
-  state.views = state.views.filter((one) => one !== view);
+  state.views = state.views.filter((other) => other !== view);
   keep();
   draw();
 };
@@ -542,7 +542,7 @@ const begin = async () => {
     byId("facets").replaceChildren(...facets().map(([field, values]) => facetElement(field, values)));
     byId("fields").textContent = plain(fieldNames().join(", "));
     readAddress();
-    if (!box.value) box.value = state.query; // whoever types already goes on
+    if (!box.value) box.value = state.query; // keep text that was typed before loading
     draw();
   } catch (error) {
     message.className = "bad";

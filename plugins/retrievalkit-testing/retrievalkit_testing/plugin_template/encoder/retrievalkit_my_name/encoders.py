@@ -21,6 +21,9 @@ class MyName(Encoder):
     # `--query-length` and `--document-length` set the options with these names; keep them if you can.
     def __init__(self, model: str | Path, *, query_length: int = 64, document_length: int = 256) -> None:
         super().__init__()
+        # No progress bar and no report of weights that an encoder does not use, at every start.
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
         self.model = transformers.AutoModel.from_pretrained(model, dtype=torch.float32)
         self.model.pooler = None  # BERT's own pooler, which is not used here

@@ -19,7 +19,7 @@ quickstart: install
 
 test: install-dev lint
 	$(PYTEST) -m "not slow and not tour and not openvino" $(SUITES)
-	$(PYTEST) -m openvino tests/models/encoders/test_compiled.py
+	$(PYTEST) -m openvino $(call marked,mark\.openvino)
 
 # What takes more than ten seconds each: kills, several processes, the guide and the tour by the letter.
 test-slow: install-dev

@@ -31,23 +31,10 @@ TUTORIALS = sorted(page for page in (ROOT / "docs" / "tutorials").glob("*.md") i
 COMMANDS = main.with_all_commands().commands
 REPOSITORY = "https://github.com/retrievalkit/retrievalkit"
 PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+PROMISES = "docs/reference/promises.md"
 # Weights of folders in the site's search: a reader looks for a task first, then for a name.
 BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
-
-_PROMISES = """# What is promised
-
-Contract {version}. A plugin may import these names of retrievalkit; all others may change in any release.
-
-* Within a major version (1.x), no name is removed, and no signature or meaning changes in a way that affects plugins.
-* An addition raises the minor version, and is listed in the [changelog](../changelog.md) with it.
-* A name that will be removed warns first: once per process, with its replacement and the contract that drops it.
-* A plugin's top module declares the contract it was written for: `retrievalkit_contract = "1"`. A plugin for another
-  contract is not loaded, and `rkit plugins list` shows both versions.
-* File formats, and the names in them, are promised by [folders and manifests](../concepts/folders.md).
-
-A test compares this list with the sources, and another test compares the imports of this repository's plugins with it.
-"""
 
 _COMMANDS = """# Commands
 
@@ -119,20 +106,20 @@ def pages() -> dict[str, str]:
     made["commands/index.md"] = _commands()
     made |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
     made |= {f"methods/{folder.name}.md": (folder / "README.md").read_text() for folder in _plugin_folders()}
-    made["reference/promises.md"] = _promises()
     return made | {page: (ROOT / path).read_text() for page, path in PAGES.items()}
 
 
-def _promises() -> str:
-    """The names that plugins may rely on, by module, as a test holds them."""
+def promises() -> str:
+    """The page of promises with the names that plugins may rely on, by module; `python docs/_generate.py` writes it."""
     lines = (ROOT / "tests" / "contracts" / f"{VERSION}.txt").read_text().splitlines()
     modules: dict[str, list[str]] = {}
     for line in lines:
         parts = line.partition("(")[0].split(".")
         depth = 3 if parts[1] == "data" else 1 if parts[1] == "hookimpl" or parts[0] == "retrievalkit_testing" else 2
         modules.setdefault(".".join(parts[:depth]), []).append(line.split(".", depth)[depth])
-    shown = [f"## {module}\n\n```text\n" + "\n".join(names) + "\n```\n" for module, names in modules.items()]
-    return "\n".join([_PROMISES.format(version=VERSION), *shown])
+    shown = [f"### {module}\n\n```text\n" + "\n".join(names) + "\n```\n" for module, names in modules.items()]
+    written, heading, _ = (ROOT / PROMISES).read_text().partition("\n## Names\n")
+    return "\n".join([f"{written}{heading}", f"Contract {VERSION}. Written by `python docs/_generate.py`.\n", *shown])
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -259,3 +246,7 @@ def _for_site(text: str) -> str:
         rf"({REPOSITORY}/tree/main/\1\2)",
         text,
     )
+
+
+if __name__ == "__main__":
+    (ROOT / PROMISES).write_text(promises(), encoding="utf-8")

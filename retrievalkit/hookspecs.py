@@ -10,8 +10,8 @@ A component is imported when its name is used, and a plugin's top module must no
 and checkpoints store names (snake_case), never import paths. `retrievalkit.contracts` has the contract of each
 component, `retrievalkit.contracts.commands` the additional API for commands.
 
-A plugin's top module states its contract version: `retrievalkit_contract = "1"`, or "1.2" if it needs additions of 1.2.
-A plugin for another contract is not loaded; `rkit plugins list` shows the reason.
+A plugin's top module declares the contract version it was written for: `retrievalkit_contract = "0.1"`. A plugin for
+another contract is not loaded; `rkit plugins list` shows the reason.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from pluggy import HookspecMarker
 
 hookspec = HookspecMarker("retrievalkit")
 
-VERSION = "1.0.0"
-"""The semantic version of the contract with plugins, which tests/contracts lists. Plugins for the same major version
-keep working; additions raise the minor version."""
+VERSION = "0.1.0"
+"""The semantic version of the contract with plugins, which tests/contracts lists. Below 1.0, each minor version may
+change anything, so a plugin must declare the same minor version. From 1.0 on, plugins for the same major version keep
+working, and additions raise the minor version."""
 
 COMMAND_GROUPS = {
     "recipes": "Whole experiments",
@@ -85,6 +86,11 @@ def register_encoders(register: Register) -> None:
 @hookspec
 def register_poolers(register: Register) -> None:
     """Register poolers: turn TokenStates into a Representation (`contracts.Pooler`)."""
+
+
+@hookspec
+def register_compressors(register: Register) -> None:
+    """Register compressors of `rkit encode --compressor`: reduce encoded documents (`contracts.Compressor`)."""
 
 
 @hookspec

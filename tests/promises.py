@@ -80,7 +80,7 @@ def names_in(module) -> list[str]:
     return [
         name
         for name, value in vars(module).items()
-        if name.isupper() or (not name.startswith("_") and getattr(value, "__module__", None) == module.__name__)
+        if not name.startswith("_") and (name.isupper() or getattr(value, "__module__", None) == module.__name__)
     ]
 
 
@@ -92,6 +92,7 @@ def _lines_of(name, value) -> list[str]:
         if base.__module__.startswith("retrievalkit"):
             members |= {one: what for one, what in vars(base).items() if not one.startswith("_") or one == "__call__"}
             members |= dict.fromkeys(one for one in vars(base).get("__annotations__", {}) if not one.startswith("_"))
+            members = dict.fromkeys(_documented_attributes(base)) | members
     # What other libraries define is theirs: torch's modules, enumerations, protocols.
     made_here = dataclasses.is_dataclass(value) or any(
         base.__module__.startswith("retrievalkit")
@@ -107,6 +108,12 @@ def _lines_of(name, value) -> list[str]:
     ]
 
 
+def _documented_attributes(value) -> list[str]:
+    """The names in the section "Attributes" of a class, which its instances have."""
+    section = inspect.cleandoc(vars(value).get("__doc__") or "").partition("\nAttributes:\n")[2]
+    return re.findall(r"^    (\w+):", section.partition("\n\n")[0], re.MULTILINE)
+
+
 def _of_member(value) -> str:
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     return _signature(value) if inspect.isroutine(value) else ""
@@ -116,11 +123,30 @@ def _signature(value) -> str:
     if not callable(value) or getattr(value, "__module__", "").startswith("typing"):
         return ""
     try:
-        text = str(inspect.signature(value))
+        signature = inspect.signature(value)
     except (ValueError, TypeError):
         return ""
+    own = [one for one in signature.parameters.values() if not one.name.startswith("_")]
     # Defaults that are functions have an address; whether annotations are quoted depends on the version of Python.
-    return re.sub(r" at 0x[0-9a-f]+", "", text).replace("'", "")
+    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", str(signature.replace(parameters=own)))
+    return _without_metadata(re.sub(r"['\"]|typing\.(?=Annotated)", "", text))
+
+
+def _without_metadata(text: str) -> str:
+    """A signature whose annotations are types alone: `Annotated[int, Ge(1)]` is `int`."""
+    while (start := text.find("Annotated[")) >= 0:
+        inner, depth, parts = start + len("Annotated["), 0, [""]
+        for end in range(inner, len(text)):
+            letter = text[end]
+            if letter == "]" and not depth:
+                break
+            depth += (letter in "[(") - (letter in "])")
+            if letter == "," and not depth:
+                parts.append("")
+            else:
+                parts[-1] += letter
+        text = text[:start] + parts[0] + text[end + 1 :]
+    return text
 
 
 def written(version: str) -> list[str]:
@@ -143,4 +169,5 @@ def digest(found: list[str]) -> str:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{VERSION}.txt").write_text("\n".join(lines()) + "\n", encoding="utf-8")
+    print("Then: python docs/_generate.py")
     print(f"In CHANGELOG.md, with the names that changed: contract {VERSION} ({digest(lines())})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 import subprocess
 
 import pytest
@@ -19,8 +20,9 @@ PLUGINS = [
     if path.parent.name not in ("tests", "retrievalkit_testing")
 ]  # fmt: skip
 DO = (
-    "Raise VERSION in retrievalkit/hookspecs.py (the first number where a plugin may break, else the second) unless it "
-    "is not released yet, run `python tests/promises.py`, and write the line that it prints into CHANGELOG.md."
+    "Raise VERSION in retrievalkit/hookspecs.py (from 1.0 on the first number where a plugin may break, else the "
+    "second) unless it is not released yet, run `python tests/promises.py`, and write the line that it prints into "
+    "CHANGELOG.md."
 )
 
 
@@ -31,6 +33,13 @@ def test_promised_names_and_signatures_are_as_they_are_written_down():
     assert not changed, "\n".join([f"What contract {VERSION} promises has changed.", *changed, DO])
 
 
+def test_the_page_of_promises_is_the_generated_one(generate):
+    """It is in the repository, so that it can be read without building the documentation; it names nothing private."""
+    page = (ROOT / generate.PROMISES).read_text()
+    assert page == generate.promises(), "Run: python docs/_generate.py"
+    assert not re.search(r"(?<![\w/])_[A-Za-z]", page.partition("## Names")[2])
+
+
 def test_the_changelog_names_what_is_promised_now():
     """The line has a digest, so that no promise changes without it."""
     line = f"contract {VERSION} ({promises.digest(promises.written(VERSION))})"
@@ -38,12 +47,14 @@ def test_the_changelog_names_what_is_promised_now():
 
 
 def test_a_version_says_how_much_changed():
-    """Nothing goes or changes within a first number; what comes raises the second. Each name is in the changelog."""
+    """From 1.0 on, nothing goes or changes within a first number, and what comes raises the second; below, anything
+    may change with the second. Each name is in the changelog."""
     changelog = (ROOT / "CHANGELOG.md").read_text()
     for older, newer in itertools.pairwise(VERSIONS):
         before, after = set(promises.written(older)), set(promises.written(newer))
         old, new = promises.numbers(older), promises.numbers(newer)
-        assert new[0] > old[0] or not before - after, sorted(before - after)
+        fixed = 1 if old[0] else 2
+        assert new[:fixed] > old[:fixed] or not before - after, sorted(before - after)
         assert new[:2] > old[:2] or before == after, sorted(after - before)
         names = {line.partition("(")[0].rpartition(".")[2] for line in before ^ after}
         assert not [name for name in sorted(names) if name not in changelog]
@@ -80,7 +91,9 @@ def test_a_plugin_takes_what_the_contract_that_it_declares_promises(package):
     """It imports nothing that is newer, or no promise at all; one that declares none is of the first."""
     source = ast.parse((package / "__init__.py").read_bytes())
     assigned = {ast.unparse(node.targets[0]): node.value for node in source.body if isinstance(node, ast.Assign)}
-    declared = ast.literal_eval(assigned["retrievalkit_contract"]) if "retrievalkit_contract" in assigned else "1"
+    declared = VERSIONS[0]
+    if "retrievalkit_contract" in assigned:
+        declared = ast.literal_eval(assigned["retrievalkit_contract"])
     wanted = promises.numbers(declared)
     fitting = [one for one in VERSIONS if promises.numbers(one)[: len(wanted)] >= wanted]
     assert fitting, declared

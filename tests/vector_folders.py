@@ -13,7 +13,7 @@ from retrievalkit.data.vectors import VectorStore, VectorWriter
 DIM, TERMS = 8, 40
 
 
-def write(folder, *, ids=None, vectors=None, counts=None, weights=None, shard=20, options=None, **entries):
+def write(folder, *, ids=None, vectors=None, counts=None, weights=None, keys=None, shard=20, options=None, **entries):
     """Write texts `t0`, `t1` ... with (rows, dim) vectors, so many a text, and (texts, terms) weights, in shards."""
     folder.mkdir(parents=True)
     writer = VectorWriter(folder)
@@ -24,7 +24,8 @@ def write(folder, *, ids=None, vectors=None, counts=None, weights=None, shard=20
         end = min(len(counts), start + shard)
         rows = None if vectors is None else vectors[starts[start] : starts[end]]
         matrix = None if weights is None else scipy.sparse.csr_matrix(weights[start:end])
-        writer.write_shard(number, ids[start:end], rows, counts=counts[start:end], weights=matrix)
+        own = None if keys is None else keys[starts[start] : starts[end]]
+        writer.write_shard(number, ids[start:end], rows, counts=counts[start:end], weights=matrix, keys=own)
     written, files = writer.finish(), writer.checksums()
     described = {"command": "encode", "options": options or {}, "counts": written, "files": files}
     storage.write_manifest(folder, "vectors", **described, **entries)

@@ -270,6 +270,9 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str
     if precision == "int8":
         np.save(data / "exact.npy", run("fp32"))
     model.compile(backend)
+    if precision == "int8":
+        tokenized = model.tokenize(questions, [("", text) for text in passages])
+        model.calibrate([tokenized[start : start + PASSAGES] for start in range(0, len(tokenized), PASSAGES)])
     return Side(run, check=int8_check(precision, run, data / "exact.npy"))
 
 

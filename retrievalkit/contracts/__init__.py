@@ -1,6 +1,7 @@
 """The contract of components: the kinds of component, and the data types that flow between them.
 
-    texts -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
+    Text -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
+                                                       Representation --Compressor--> vectors/ --Indexer--> index/
 
 Other kinds are filters of mined negatives, fusion methods, metrics and re-rankers; sources are in `data.sources`.
 `VERSION` is the version of the whole contract with plugins; tests/contracts lists every name in it.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrievalkit.contracts.encoding import Compressor, Text
 from retrievalkit.contracts.indexers import Allowed, Indexer
 from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
 from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
         Progress,
         Representation,
         Side,
-        Text,
         TokenStates,
         VocabularyHead,
         absolute_layer,
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Allowed", "Batch", "Candidates", "ClusterOptions", "Encoder", "EncoderInfo", "ExtraTokens", "Fields", "Filter",
-    "FilterInputs", "Found", "FusionMethod", "Indexer", "Judged", "LayerShape", "Loss", "LossValue", "Metric",
+    "Allowed", "Batch", "Candidates", "ClusterOptions", "Compressor", "Encoder", "EncoderInfo", "ExtraTokens", "Fields",
+    "Filter", "FilterInputs", "Found", "FusionMethod", "Indexer", "Judged", "LayerShape", "Loss", "LossValue", "Metric",
     "Needs", "PairScores", "Places", "Pooler", "Pretrainer", "Progress", "Question", "Representation", "Reranker",
     "SIDES", "Side", "Staying", "Tasks", "Text", "TokenStates", "VERSION", "VocabularyHead", "Workers",
     "absolute_layer", "absolute_layers", "masked_mean", "refuse_idle",

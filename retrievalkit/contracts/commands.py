@@ -94,6 +94,7 @@ def open_retriever(
     pooler: str | None = None,
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
+    backend: Literal["auto", "torch", "openvino", "onnx"] | None = None,
 ) -> Retriever:
     """Open a checkpoint folder, or a pretrained model with a pooler, on the GPU if there is one.
 
@@ -106,13 +107,15 @@ def open_retriever(
         pooler: Pooler for a pretrained model.
         encoder_options: Options of the encoder; for a checkpoint, only lengths and attention.
         pooler_options: Options of the pooler.
+        backend: Backend for encoding only; None = torch.
 
     Raises:
         InputError: The model does not exist, or a part was named for a checkpoint.
     """
     from retrievalkit.models.retriever import open_retriever as opened
 
-    return opened(model, encoder=encoder, pooler=pooler, encoder_options=encoder_options, pooler_options=pooler_options)
+    options = {"encoder_options": encoder_options, "pooler_options": pooler_options}
+    return opened(model, encoder=encoder, pooler=pooler, backend=backend, **options)
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:

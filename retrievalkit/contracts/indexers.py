@@ -60,7 +60,8 @@ class Allowed(Collection[str]):
 class Indexer(ABC):
     """Builds an index folder, opens it and searches it.
 
-    Ties are ranked in the order of the index. The folder may be moved after `build`.
+    Ties are ranked in the order of the index. The folder may be moved after `build`. An open index may be searched by
+    several threads at once: `search`, `search_among`, `rank`, `scores` and `contributions` keep no state of a call.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
@@ -68,6 +69,10 @@ class Indexer(ABC):
 
     view: Literal["all", "vectors", "weights"] = "all"
     """The part of texts with vectors and weights that is searched; the other part is ignored."""
+
+    compares_keys: ClassVar[bool] = False
+    """For an index of vectors: True if it compares only vectors of equal key (`Representation.keys`); otherwise it
+    refuses vectors with keys."""
 
     segmented: bool = True
     """For an index of vectors: True if additions may be a separate index that is searched together with the first,
@@ -150,7 +155,8 @@ class Indexer(ABC):
         """Return the ids of each query's best texts (at most k, best first) and their scores (float32).
 
         Args:
-            queries: A `Representation` on the CPU if `indexes` is "vectors", strings if it is "texts".
+            queries: A `Representation`, float32 and on the CPU, if `indexes` is "vectors", strings if it is "texts".
+                Must not be changed.
             k: Maximum number of texts per query.
         """
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from retrievalkit.contracts.encoding import Text
 from retrievalkit.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")
 Fields = TypeVar("Fields", "Batch", "Representation")
-Text = tuple[str, str]
-"""A text to encode: its title ("" if it has none, as for queries) and its body."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +280,8 @@ class Representation:
         texts: The texts of queries, for an indexer that `reads_texts`, or None.
         extras: Name -> (batch, ...) tensor for the loss, such as a gate per text or a salience per vector (batch, m).
             Scoring ignores them, and they are not indexed. A second dimension that differs is padded with zeros.
+        keys: (batch, m) long, the key of each vector, such as its token (COIL) or cluster, from -2**31 to 2**31 - 1;
+            a query's vector is compared only with document vectors of its key. None = with all vectors.
     """
 
     vectors: Tensor | None = None
@@ -290,6 +291,7 @@ class Representation:
     parts: Mapping[str, slice] | None = None
     texts: Sequence[str] | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    keys: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.vectors is None and self.weights is None) or (self.vectors is not None and self.vectors.dim() != 3):
@@ -331,9 +333,9 @@ class Representation:
         """The representation to index and search: only the `kept` vector, if it is set, and no extras."""
         if self.kept is None or self.vectors is None:
             return replace(self, extras={}) if self.extras else self
-        vectors = self.vectors[:, self.kept : self.kept + 1]
-        mask = None if self.vector_mask is None else self.vector_mask[:, self.kept : self.kept + 1]
-        return replace(self, vectors=vectors, vector_mask=mask, kept=None, extras={})
+        kept = slice(self.kept, self.kept + 1)
+        mask, keys = (None if one is None else one[:, kept] for one in (self.vector_mask, self.keys))
+        return replace(self, vectors=self.vectors[:, kept], vector_mask=mask, keys=keys, kept=None, extras={})
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
         """Truncate each vector to its first `dimensions` numbers, scaled to length 1 on request.
@@ -373,7 +375,8 @@ class Representation:
                 ]
             )
         vectors = _stacked([vectors for vectors, _ in given])
-        return cls(vectors, mask, weights, first.kept, first.parts, extras=extras)
+        keys = None if first.keys is None else _stacked([part.keys for part in parts if part.keys is not None])
+        return cls(vectors, mask, weights, first.kept, first.parts, extras=extras, keys=keys)
 
 
 def pad_second(tensor: Tensor, size: int) -> Tensor:
@@ -470,10 +473,7 @@ class Encoder(nn.Module, ABC):
     """Options that may change when training continues from a checkpoint."""
 
     backend: str = "torch"
-    """The library that computes the layers."""
-
-    parallel_batches: int = 1
-    """Batches to encode at a time, each in its own thread."""
+    """The library that computes its layers; with "openvino", each of several threads encodes a batch."""
 
     half_only: bool = False
     """True if the layers compute only in bf16 or fp16, as flash attention does; queries are then encoded so too."""
@@ -553,7 +553,10 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length."""
+        """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length.
+
+        An encoder that formats texts, such as with an instruction by task, reads titles and fields of the `Text`s.
+        """
 
     @abstractmethod
     def collate(self, token_ids: Sequence[Sequence[int] | np.ndarray], side: Side) -> Batch:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from retrievalkit.errors import UnsupportedError
 from retrievalkit.registry.component_options import check_options, read_call
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from retrievalkit.contracts.models import Text
     from retrievalkit.models.precision import Precision
 
 
@@ -133,7 +133,7 @@ class Reranker(ABC):
             InputError: The model does not exist, or does not support max_length.
         """
 
-    def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> Sequence[Any]:
+    def tokenize(self, queries: Sequence[str], passages: Sequence[tuple[str, str]]) -> Sequence[Any]:
         """Prepare pairs for `score`; called in another thread while earlier pairs are scored.
 
         Args:
@@ -141,6 +141,24 @@ class Reranker(ABC):
             passages: The (title, text) of each pair's passage.
         """
         return list(zip(queries, passages, strict=True))
+
+    def calibrate(self, lists: Sequence[Sequence[Any]]) -> float:
+        """Calibrate int8 on every other pair of each query, and test it on the rest; optional.
+
+        Args:
+            lists: The output of `tokenize` by query.
+
+        Returns:
+            The share of each query's ten best passages in fp32 that int8 ranks in the first ten too; of fewer than
+            twenty, the better half.
+
+        Raises:
+            UnsupportedError: The re-ranker does not support int8.
+        """
+        del lists
+        msg = f"{type(self).__name__} does not compute in int8 here; cross-encoders do with OpenVINO (pip install "
+        msg += "'retrievalkit[openvino]'). Use another --precision."
+        raise UnsupportedError(msg)
 
     @abstractmethod
     def score(
@@ -156,6 +174,6 @@ class Reranker(ABC):
         Args:
             pairs: The output of `tokenize`.
             batch_tokens: Maximum number of tokens in a batch, padding included; None = suitable for the device.
-            precision: The number format to compute in: "fp32", "bf16" or "fp16".
+            precision: The number format to compute in: "fp32", "bf16", "fp16", or "int8" once calibrated.
             advance: Called after each batch with its number of pairs.
         """

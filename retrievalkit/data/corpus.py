@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
 from retrievalkit.data.fields import Value, fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
@@ -36,6 +37,11 @@ class Passage:
     title: str
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
+
+    @property
+    def content(self) -> Text:
+        """The text to encode."""
+        return Text(self.title, self.text, self.fields)
 
 
 class Corpus:

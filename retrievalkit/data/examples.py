@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, text_digest
+from retrievalkit.data.fields import Value
 from retrievalkit.data.forms import (
     ANCHORS,
     EMBEDDED_IDS,
@@ -25,7 +27,7 @@ from retrievalkit.data.forms import (
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.qrels import judgements
-from retrievalkit.data.queries import QuestionNamer, hashed_id, read_queries, straight_quotes
+from retrievalkit.data.queries import QuestionNamer, hashed_id, query_fields, read_queries, straight_quotes
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import teacher_scores
@@ -49,6 +51,7 @@ class Example:
         negatives: Ids of non-relevant documents, hardest first.
         answers: Strings that a document with the answer contains.
         teacher: Document id -> teacher score, or None.
+        fields: Metadata of the query, see `data.fields`.
     """
 
     query_id: str
@@ -57,6 +60,12 @@ class Example:
     negatives: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     teacher: Mapping[str, float] | None = None
+    fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
+
+    @property
+    def content(self) -> Text:
+        """The text of the query to encode."""
+        return Text("", self.query, self.fields)
 
 
 @dataclass
@@ -161,6 +170,7 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
             "negatives": list(example.negatives),
             "answers": list(example.answers),
             **({} if example.teacher is None else {"teacher": dict(example.teacher)}),
+            **({"metadata": dict(example.fields)} if example.fields else {}),
         }
         for example in examples
     )
@@ -257,6 +267,11 @@ def unscored(example: Example) -> list[str]:
 
 def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
     """The example in a record of any known format, and the passages whose texts it contains."""
+    example, passages = _example_of(record, namer, chooser)
+    return replace(example, fields=query_fields(record)), passages
+
+
+def _example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
     fields = record.fields
     # With texts instead of ids, and a query text, the record is a triple.
     if fields.keys() >= HARD_NEGATIVES and (isinstance(fields["neg"], Mapping) or not fields.keys() & {*ANCHORS}):
@@ -384,8 +399,8 @@ def _judged(source: str | Path, split: str) -> Examples:
         if grade > 0:
             positives.setdefault(query_id, []).append(document_id)
     rows = [
-        Example(query_id, queries[query_id].text, tuple(ids), (), queries[query_id].answers)
-        for query_id, ids in positives.items()
+        Example(query.id, query.text, tuple(positives[query.id]), (), query.answers, fields=query.fields)
+        for query in map(queries.__getitem__, positives)
     ]
     return Examples(rows, {}, str(source), len(lines) - len(rows), [lines[row.query_id] for row in rows])
 

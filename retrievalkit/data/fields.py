@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Value = str | int | float | bool | list[str]
 FIELDS = "fields.parquet"
-_ID, _METADATA = "_id", "metadata"
+_ID = "_id"
+_METADATA = ("metadata", "fields")  # of BEIR, and of our own rows
 _ROWS = 65_536
 
 
@@ -34,7 +35,7 @@ def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[st
     """The metadata fields of a record: all except `known` fields, plus the fields in BEIR's `metadata`."""
     fields: dict[str, Value] = {}
     for name, value in values.items():
-        if name == _METADATA and isinstance(value, Mapping):
+        if name in _METADATA and isinstance(value, Mapping):
             fields |= fields_of(value)
         elif name not in known and name != _ID and isinstance(name, str) and (converted := _value(value)) is not None:
             fields[name] = converted

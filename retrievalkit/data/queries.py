@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
-from retrievalkit.data.forms import ANCHORS, QUERIES, QUERY_IDS, QUERY_TEXTS, incomplete, is_example
+from retrievalkit.data.fields import Value, fields_of
+from retrievalkit.data.forms import (
+    ANCHORS,
+    NEGATIVES,
+    POSITIVES,
+    QUERIES,
+    QUERY_IDS,
+    QUERY_TEXTS,
+    incomplete,
+    is_example,
+    is_numbered,
+)
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
 from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.reporting.notices import Blanks
 
+_KNOWN = {
+    *QUERY_IDS, *QUERY_TEXTS, *ANCHORS, "answer", "answers", "positives", "negatives", "positive_document_ids",
+    "negative_document_ids",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query; `answers` are strings that a passage with the answer contains."""
+    """A query; `answers` are strings that a passage with the answer contains, `fields` are metadata (`data.fields`)."""
 
     id: str
     text: str
     answers: tuple[str, ...] = ()
+    fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
+
+    @property
+    def content(self) -> Text:
+        """The text to encode."""
+        return Text("", self.text, self.fields)
 
 
 def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
@@ -85,8 +108,13 @@ def check_queries(queries: Sequence[Query]) -> None:
 
 def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
     """Write queries as BEIR JSON lines; returns their number."""
-    rows = ({"_id": query.id, "text": query.text, "answers": list(query.answers)} for query in queries)
-    return files.write_jsonl(path, ({name: value for name, value in row.items() if value != []} for row in rows))
+    rows = (
+        {"_id": query.id, "text": query.text}
+        | ({"answers": list(query.answers)} if query.answers else {})
+        | ({"metadata": dict(query.fields)} if query.fields else {})
+        for query in queries
+    )
+    return files.write_jsonl(path, rows)
 
 
 def query_of(record: Record, namer: QuestionNamer) -> Query:
@@ -97,13 +125,19 @@ def query_of(record: Record, namer: QuestionNamer) -> Query:
     text = next((name for name in ((*ANCHORS, *QUERY_TEXTS) if example else QUERY_TEXTS) if name in fields), None)
     if example and identifier is None and text is not None:
         query = record.text(text)
-        return Query(hashed_id(query), query, record.texts("answers"))
+        return Query(hashed_id(query), query, record.texts("answers"), query_fields(record))
     if text is None or (identifier is None and text != "question"):
         raise incomplete(record, "query", QUERIES.known, id=QUERY_IDS, text=QUERY_TEXTS)
     if identifier is None:
         question = straight_quotes(record.text(text))
-        return Query(namer.name(question), question, record.texts("answers"))
-    return Query(record.identifier(identifier), record.text(text), record.texts("answers"))
+        return Query(namer.name(question), question, record.texts("answers"), query_fields(record))
+    return Query(record.identifier(identifier), record.text(text), record.texts("answers"), query_fields(record))
+
+
+def query_fields(record: Record) -> dict[str, Value]:
+    """The metadata of a query or a training example: all fields except ids, texts, documents and answers."""
+    own = {name: value for name, value in record.fields.items() if not is_numbered(name, POSITIVES + NEGATIVES)}
+    return fields_of(own, _KNOWN)
 
 
 def straight_quotes(question: str) -> str:

@@ -18,7 +18,7 @@ from retrievalkit.contracts.cluster import ClusterOptions
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, InputError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, UnknownNameError, UnsupportedError
 from retrievalkit.indexing import shards
 from retrievalkit.registry import describe, trust
 
@@ -76,6 +76,10 @@ def build_index(
     if trust.in_recipe():
         builder.from_files = frozenset(checked)
     opened: VectorStore | Corpus = VectorStore(source) if form == "vectors" else open_corpus(source)
+    if isinstance(opened, VectorStore) and opened.keyed and not builder.compares_keys and builder.view != "weights":
+        msg = f"'{source}' holds vectors with keys, and {owner} compares vectors without regard to keys. "
+        msg += "Use --indexer flat."
+        raise UnsupportedError(msg)
     described = {**describe("indexer", component.name, checked), "indexes": form}
     if parts is not None:
         shards.check(component.name, builder, opened, parts)

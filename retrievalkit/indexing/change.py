@@ -46,9 +46,9 @@ _WORK = ".changing"
 """Folder inside an index where a change is prepared; a killed encoding resumes from it."""
 
 _OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
-_Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any]
+_Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any, "np.ndarray | None"]
 """Ids, vectors, number of vectors per text, weights."""
-_OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions")
+_OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions", "compressor")
 
 
 @dataclass
@@ -312,8 +312,10 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
         msg = f"the vectors of '{vectors}' and '{index.folder}' are not comparable. Add the passages instead."
         raise ArtifactError(msg)
     stored = joined_vectors(index.folder, index.manifest)
-    if stored is not None and (stored.dim, stored.vocabulary) != (store.dim, store.vocabulary):
-        msg = f"'{vectors}' has vectors of size {store.dim or store.vocabulary:,}, '{index.folder}' of another size."
+    sizes = {(one.dim, one.vocabulary, one.keyed) for one in (store, stored or store)}
+    if len(sizes) > 1:
+        msg = f"'{vectors}' has vectors of size {store.dim or store.vocabulary:,}{', with keys' * store.keyed}; "
+        msg += f"'{index.folder}' has others."
         raise ArtifactError(msg)
     return store
 
@@ -359,11 +361,11 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
     recorded = _recorded_options(index) | ({} if precision is None else {"precision": precision})
     names = ("precision", "stored", "batch_tokens", "shard_texts")
     settings: dict[str, Any] = {name: recorded[name] for name in names if recorded.get(name)}
-    settings |= {"encoder_options": checkpoint.get("encoder_options", {}), "dimensions": checkpoint.get("dimensions")}
+    settings |= {name: checkpoint.get(name) for name in ("encoder_options", "dimensions", "compressor")}
     if (described := checkpoint.get("description")) is not None:
         for part in ("encoder", "pooler"):
             settings[part] = described[part]["name"]
-            settings[f"{part}_options"] = described[part]["options"] | settings.get(f"{part}_options", {})
+            settings[f"{part}_options"] = described[part]["options"] | (settings.get(f"{part}_options") or {})
     # A place named only by the manifest is untrusted: no token is sent to fetch it.
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))
@@ -430,8 +432,8 @@ def _write_vectors(index: _Index, folder: Path, shards: Iterable[_Shard]) -> Non
     shutil.rmtree(folder, ignore_errors=True)
     with storage.write_folder(folder) as staging:
         writer = VectorWriter(staging)
-        for number, (ids, vectors, of_each, weights) in enumerate(shards):
-            writer.write_shard(number, ids, vectors, counts=of_each, weights=weights)
+        for number, (ids, vectors, of_each, weights, keys) in enumerate(shards):
+            writer.write_shard(number, ids, vectors, counts=of_each, weights=weights, keys=keys)
         counts = writer.finish()
         extra = {name: index.manifest[name] for name in ("checkpoint",) if name in index.manifest}
         listed = writer.checksums()
@@ -446,7 +448,8 @@ def _shards(index: _Index, store: VectorStore, rows: np.ndarray, ids: Ids | Sequ
     size = int(_recorded_options(index).get("shard_texts") or SHARD_TEXTS)
     for start in range(0, len(rows), size):
         block = store.take(rows[start : start + size])
-        yield ids[start : start + size], block.vectors, block.counts if store.dim else None, block.weights
+        counts = block.counts if store.dim else None
+        yield ids[start : start + size], block.vectors, counts, block.weights, block.keys
 
 
 def _weights(index: _Index) -> Iterator[_Shard]:
@@ -461,7 +464,7 @@ def _weights(index: _Index) -> Iterator[_Shard]:
             names = ids[block.first : block.first + block.texts]
             rows = np.array([row for row, name in enumerate(names) if name not in deleted], dtype=np.int64)
             if len(rows):
-                yield [names[row] for row in rows.tolist()], None, None, block.weights.tocsr()[rows]
+                yield [names[row] for row in rows.tolist()], None, None, block.weights.tocsr()[rows], None
 
 
 def _commit(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrievalkit import storage
-from retrievalkit.contracts import Representation, Side, Text
+from retrievalkit import registry, storage
+from retrievalkit.contracts import Compressor, Representation, Side, Text
 from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FIELDS, write_fields
@@ -32,6 +32,7 @@ from retrievalkit.models.batches import prefetch
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
@@ -74,6 +75,8 @@ def encode(
     source = _Texts.open(texts, side)
     job = _Job.of(retriever, source, options)
     checkpoint = describe_retriever(model, retriever)
+    if job.compression is not None:
+        checkpoint["compressor"] = job.compression.call
     inputs = {"checkpoint": checkpoint, "texts": storage.describe_input(texts, source.fingerprint)}
     with storage.write_folder(output, overwrite=overwrite, keep_partial=True) as staging:
         identity = {"options": job.options(), "inputs": inputs}
@@ -85,7 +88,8 @@ def encode(
         left_out = _LeftOut(staging, complete, writer)
         for number, shard in shards:
             left_out.add(number, shard.left_out)
-            writer.write_shard(number, shard.ids, shard.vectors, counts=shard.counts, weights=shard.weights)
+            parts = {"counts": shard.counts, "weights": shard.weights, "keys": shard.keys}
+            writer.write_shard(number, shard.ids, shard.vectors, **parts)  # type: ignore[arg-type]
         counts = writer.finish()
         corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
         files, reported = writer.checksums(), left_out.reported()
@@ -125,6 +129,7 @@ class EncodedShard:
     vectors: np.ndarray | None
     counts: np.ndarray | None
     weights: csr_matrix | None
+    keys: np.ndarray | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -142,7 +147,7 @@ class _Texts:
             corpus = open_corpus(texts)
             return cls(corpus, side, corpus.fingerprint())
         queries = read_queries(texts)
-        return cls(queries, side, storage.fingerprint_value([(query.id, query.text) for query in queries]))
+        return cls(queries, side, storage.fingerprint_value([(query.id, query.content) for query in queries]))
 
     def shards(self, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
         """Yield the shards of texts with their numbers, except those in `skip`."""
@@ -161,7 +166,7 @@ class _Texts:
 
     def __iter__(self) -> Iterator[tuple[str, Text]]:
         for row in self.rows:
-            yield row.id, (getattr(row, "title", ""), row.text)
+            yield row.id, row.content
 
 
 def _read_shards(texts: str | Path, side: Side, size: int, skip: frozenset[int]) -> Iterator[tuple[int, _Rows]]:
@@ -177,6 +182,7 @@ class _Job:
     precision: Precision
     batch_tokens: int | None
     shard_texts: int
+    compression: _Compression | None = None
     halved: bool = False
     sample: Sequence[Text] = ()
 
@@ -184,7 +190,8 @@ class _Job:
     def of(
         cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text] | None = None
     ) -> _Job:
-        precision = resolve_precision(options.precision, default_device(), half=retriever.tower(texts.side).half_only)
+        half, backend = retriever.tower(texts.side).half_only, retriever.backend
+        precision = resolve_precision(options.precision, default_device(), half=half, backend=backend)
         if precision == "int8":
             sample = texts.sample(options.shard_texts) if sample is None else sample
             shared = retriever.calibrate(sample, texts.side)
@@ -193,8 +200,16 @@ class _Job:
                 err=True,
             )
         retriever.dimensions = options.dimensions
-        halved = options.stored == "fp16"
-        return cls(retriever, texts, precision, options.batch_tokens, options.shard_texts, halved, sample or ())
+        return cls(
+            retriever,
+            texts,
+            precision,
+            options.batch_tokens,
+            options.shard_texts,
+            None if options.compressor is None else _Compression.of(options.compressor, texts.side),
+            halved=options.stored == "fp16",
+            sample=sample or (),
+        )
 
     @property
     def side(self) -> Side:
@@ -204,6 +219,7 @@ class _Job:
         """The options that determine the bytes of the folder."""
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         optional = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
+        optional |= {"compressor": None if self.compression is None else self.compression.call}
         return {"side": self.side, **values, **{name: value for name, value in optional.items() if value is not None}}
 
     def shards(self, skip: frozenset[int]) -> Iterator[tuple[int, EncodedShard]]:
@@ -254,7 +270,7 @@ class _Job:
     def _checked(self, rows: _Rows) -> EncodedShard:
         _, ids, token_ids = self._tokenize(0, rows)
         shard = self._encode(ids, token_ids, lambda _: None)
-        check_shard(ids, shard.vectors, shard.counts, shard.weights)
+        check_shard(ids, shard.vectors, shard.counts, shard.weights, shard.keys)
         return shard
 
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
@@ -280,13 +296,15 @@ class _Job:
         for rows, part in batches:
             advance(len(rows))
             positions.append(rows)
+            if self.compression is not None:
+                part = self.compression(part)
             if part.weights is not None:
                 from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
 
                 weights.append(csr_matrix(part.weights.numpy()))
             if part.vectors is not None:
                 # The dense weights are dropped: they would take gigabytes per shard.
-                vectors.append(Representation(part.vectors, part.vector_mask))
+                vectors.append(Representation(part.vectors, part.vector_mask, keys=part.keys))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = None
         if weights:
@@ -295,8 +313,42 @@ class _Job:
             lexical = vstack(weights, format="csr")[order]
         if not vectors:
             return EncodedShard(ids, None, None, lexical)
-        matrix, counts = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
-        return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical)
+        matrix, counts, keys = _in_order(list(zip(positions, vectors, strict=True)), len(ids))
+        return EncodedShard(ids, _in_half(matrix, ids, counts) if self.halved else matrix, counts, lexical, keys)
+
+
+@dataclass(frozen=True)
+class _Compression:
+    """A compressor, and the text that creates it, with all options."""
+
+    compressor: Compressor
+    call: str
+
+    @classmethod
+    def of(cls, text: str, side: Side) -> _Compression:
+        if side == "query":
+            msg = f"compressor {text} reduces documents, but these are queries. Leave it out."
+            raise OptionError(msg)
+        name, options, _ = read_call(text)
+        described = registry.describe("compressor", name, options)["options"]
+        listed = ", ".join(f"{option}={value!r}" for option, value in described.items())
+        return cls(registry.create("compressor", name, **options), f"{name}({listed})")
+
+    def __call__(self, documents: Representation) -> Representation:
+        compressed = self.compressor.compress(documents)
+        if not isinstance(compressed, Representation) or _form(compressed) != _form(documents):
+            form = _form(compressed) if isinstance(compressed, Representation) else type(compressed).__name__
+            problem = (
+                f"it returns {form} for {_form(documents)} (documents, dimension, vocabulary), and may change neither"
+            )
+            raise registry.wrong_result("compressor", self.compressor, problem)
+        return compressed
+
+
+def _form(documents: Representation) -> tuple[int, ...]:
+    """Number of documents, dimension of the vectors, size of the vocabulary."""
+    parts = documents.vectors, documents.weights
+    return len(documents), *(0 if part is None else part.shape[-1] for part in parts)
 
 
 class _LeftOut:
@@ -352,20 +404,27 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
     return rows.astype(np.float16)
 
 
-def _in_order(parts: Sequence[tuple[list[int], Representation]], texts: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Vectors in text order: (texts, m, dim), or (rows, dim) with a count per text."""
+def _in_order(
+    parts: Sequence[tuple[list[int], Representation]], texts: int
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Vectors in text order, (texts, m, dim), or (rows, dim) with a count per text; the counts; the vectors' keys."""
     shapes = {part.vectors.shape[1:] for _, part in parts if part.vectors is not None}
-    if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts):
+    keyed = parts[0][1].keys is not None
+    if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts) and not keyed:
         m, dim = next(iter(shapes))
         vectors = np.empty((texts, m, dim), dtype=np.float32)
         for positions, part in parts:
             assert part.vectors is not None
             vectors[positions] = part.vectors.numpy()
-        return vectors, None
+        return vectors, None, None
     rows: list[np.ndarray] = [np.empty(0)] * texts
+    keys = [np.empty(0, dtype=np.int64)] * texts
     for positions, part in parts:
         assert part.vectors is not None
         for offset, position in enumerate(positions):
-            kept = part.vectors[offset] if part.vector_mask is None else part.vectors[offset][part.vector_mask[offset]]
-            rows[position] = kept.numpy()
-    return np.concatenate(rows), np.array([len(vectors) for vectors in rows], dtype=np.int64)
+            kept = slice(None) if part.vector_mask is None else part.vector_mask[offset]
+            rows[position] = part.vectors[offset][kept].numpy()
+            if part.keys is not None:
+                keys[position] = part.keys[offset][kept].numpy()
+    counts = np.array([len(one) for one in rows], dtype=np.int64)
+    return np.concatenate(rows), counts, np.concatenate(keys) if keyed else None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from retrievalkit.contracts.declarations import Named
+from retrievalkit.contracts.declarations import Flag, Named
 
 Count = Annotated[int, Ge(1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
@@ -55,6 +55,8 @@ class VectorOptions:
             "int8" (OpenVINO) is calibrated on the texts; it is faster on a CPU, and less exact.
         dimensions: Number of dimensions to keep of each vector (Matryoshka). Unit vectors are normalised again.
             An index of the vectors also truncates its queries.
+        compressor: Compressor of the documents (rkit plugins list), with options as in "token_pooling(factor=2)". An
+            index of the vectors also compresses added texts.
         stored: Number format of the vectors in the folder; None = fp32.
         batch_tokens: Maximum tokens in a batch, with padding; None = chosen by device.
         shard_texts: Texts per shard: the unit of memory and of resuming.
@@ -64,6 +66,7 @@ class VectorOptions:
 
     precision: Precision | None = None
     dimensions: Count | None = None
+    compressor: Annotated[str | None, Named("compressor"), Flag(metavar="NAME")] = None
     stored: Literal["fp32", "fp16"] | None = None
     batch_tokens: Count | None = None
     shard_texts: Count = SHARD_TEXTS

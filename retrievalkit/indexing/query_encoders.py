@@ -246,7 +246,7 @@ class QueryBatch:
         """The vector (1, dim) of a single query, encoded without torch; None if that is impossible."""
         text = self.queries[0].text if len(self) == 1 else ""  # "" if the query is a vector
         compiled = self.encoders.compiled(index) if text else None
-        vector = None if compiled is None else compiled.encode([("", text)], "query")
+        vector = None if compiled is None else compiled.encode([self.queries[0].content], "query")
         return vector if vector is not None and vector.shape[1] == index.indexer.array_size else None
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
@@ -258,7 +258,7 @@ class QueryBatch:
         differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index)]
         key = storage.fingerprint_value([retriever.fingerprint, *differing])
         if key not in self._encoded:
-            encoded = self.encoders.encode(index, [("", text) for text in texts], "query")
+            encoded = self.encoders.encode(index, [query.content for query in self.queries], "query")
             for tensor in (encoded.vectors, encoded.weights):
                 finite = [True] if tensor is None else tensor.isfinite().flatten(1).all(dim=1).tolist()
                 if not all(finite):

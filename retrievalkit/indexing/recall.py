@@ -167,13 +167,14 @@ def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
             continue
         counts = np.minimum(block.counts, _MAX_QUERY_VECTORS)
         first = np.cumsum(block.counts) - block.counts
-        if block.starts is None:
+        if block.starts is None and block.keys is None:
             first += random.integers(0, counts)
             counts = np.ones_like(counts)
         places = first[:, None] + np.minimum(np.arange(counts.max()), counts[:, None] - 1)
         mask = np.arange(counts.max()) < counts[:, None]
         vectors = torch.from_numpy(block.vectors[places].astype(np.float32))
-        yield Representation(vectors, torch.from_numpy(mask), weights)
+        keys = None if block.keys is None else torch.from_numpy(block.keys[places].astype(np.int64))
+        yield Representation(vectors, torch.from_numpy(mask), weights, keys=keys)
 
 
 def _encoded(
@@ -183,5 +184,5 @@ def _encoded(
     queries = read_queries(file)[:count]
     encoders = Encoders(model, [index], precision or "fp32")
     for start in range(0, len(queries), _BATCH):
-        texts = [("", query.text) for query in queries[start : start + _BATCH]]
+        texts = [query.content for query in queries[start : start + _BATCH]]
         yield encoders.of(index).encode(texts, "query", precision=encoders.precision)

@@ -126,6 +126,7 @@ class Retriever:
         encoding = EncodingOptions(
             precision=options.precision or self._options.precision,
             dimensions=options.dimensions,
+            compressor=options.compressor,
             stored=options.stored,
             batch_tokens=options.batch_tokens or self._options.batch_tokens,
             shard_texts=options.shard_texts,
@@ -144,8 +145,8 @@ class Retriever:
                     cluster=cluster,
                 )
                 return Path(output)
-            if options.stored is not None or cluster is not None:
-                msg = "stored and ray apply to a vectors folder. Set output, or leave them out."
+            if options.stored is not None or options.compressor is not None or cluster is not None:
+                msg = "compressor, stored and ray apply to a vectors folder. Set output, or leave them out."
                 raise OptionError(msg)
             note_untrained_dimensions(self.source, options.dimensions)
             return Vectors.joined(encoded_shards(self.model, options.texts, side, encoding), options.dimensions)

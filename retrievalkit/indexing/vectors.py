@@ -36,6 +36,7 @@ class Vectors:
         counts: (texts,) number of rows of `vectors` per text, if it varies; else None.
         weights: (texts, vocabulary) term weights, scipy.sparse.csr_matrix; None = none.
         dimensions: Number of dimensions kept of each vector; an index truncates its queries to it; None = all.
+        keys: The key of each vector, in the form of `vectors` without its last axis; None = none.
     """
 
     ids: Sequence[str]
@@ -43,6 +44,7 @@ class Vectors:
     counts: np.ndarray | None = None
     weights: csr_matrix | None = None
     dimensions: int | None = None
+    keys: np.ndarray | None = None
 
     @classmethod
     def of(cls, data: Any, ids: Iterable[Any] | None = None) -> Vectors:
@@ -99,9 +101,10 @@ class Vectors:
         if len({array.shape[1:] for array in arrays}) <= 1 and all(part.counts is None for part in parts):
             return cls(ids, np.concatenate(arrays) if arrays else None, None, stacked, dimensions)
         own = zip(parts, arrays, strict=True)
-        counts = [np.full(len(part.ids), array.shape[1]) if part.counts is None else part.counts for part, array in own]
-        rows = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
-        return cls(ids, rows, np.concatenate(counts), stacked, dimensions)
+        counts = [np.full(len(one.ids), array.shape[1]) if one.counts is None else one.counts for one, array in own]
+        rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in arrays])
+        keys = [part.keys for part in parts if part.keys is not None]
+        return cls(ids, rows, np.concatenate(counts), stacked, dimensions, np.concatenate(keys) if keys else None)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -115,14 +118,13 @@ class Vectors:
         writer = VectorWriter(folder, identity={})
         for number, start in enumerate(range(0, len(self), SHARD_TEXTS)):
             part = slice(start, start + SHARD_TEXTS)
-            vectors, counts = self.vectors, self.counts
-            if vectors is not None and counts is not None:
+            rows, counts = part, self.counts
+            if counts is not None:
                 first, counts = int(counts[:start].sum()), counts[part]
-                vectors = vectors[first : first + int(counts.sum())]
-            elif vectors is not None:
-                vectors = vectors[part]
+                rows = slice(first, first + int(counts.sum()))
+            vectors, keys = (None if one is None else one[rows] for one in (self.vectors, self.keys))
             weights = None if self.weights is None else self.weights[part]
-            writer.write_shard(number, self.ids[part], vectors, counts=counts, weights=weights)
+            writer.write_shard(number, self.ids[part], vectors, counts=counts, weights=weights, keys=keys)
         written, files = writer.finish(), writer.checksums()
         if self.dimensions is not None and "checkpoint" not in entries:
             entries["dimensions"] = self.dimensions
@@ -184,11 +186,16 @@ class Vectors:
         weights = None if self.weights is None else torch.from_numpy(self.weights.toarray())
         if self.vectors is None:
             return Representation(weights=weights)
+        vectors, keys = (None if one is None else torch.from_numpy(one) for one in (self.vectors, self.keys))
         if self.counts is None:
-            return Representation(torch.from_numpy(self.vectors), weights=weights)
-        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows in self.to_list()], batch_first=True)
-        mask = torch.arange(padded.shape[1]) < torch.from_numpy(self.counts)[:, None]
-        return Representation(padded, mask, weights)
+            return Representation(vectors, weights=weights, keys=keys)
+        lengths = self.counts.tolist()
+        padded, padded_keys = (
+            None if one is None else torch.nn.utils.rnn.pad_sequence(list(torch.split(one, lengths)), batch_first=True)
+            for one in (vectors, keys)
+        )
+        mask = torch.arange(max(lengths)) < torch.from_numpy(self.counts)[:, None]
+        return Representation(padded, mask, weights, keys=padded_keys)
 
     def scores(self, documents: Vectors) -> np.ndarray:
         """(texts, documents) float32: the scores of these queries with documents, by the scoring rule of indexes."""

@@ -32,7 +32,7 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
         # Usually empty: a new empty set for each question would take 200 bytes.
         others = frozenset().union(*same_text) - positives if same_text else _NONE
         # The smallest id, not the first: random samples depend on it, but must not depend on the order of the examples.
-        questions.append(Question(Query(min(ids), text, answers), ids, positives, others))
+        questions.append(Question(Query(min(ids), text, answers, examples[0].fields), ids, positives, others))
     return questions
 
 

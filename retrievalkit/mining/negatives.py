@@ -123,5 +123,5 @@ def _read(options: MineOptions) -> Examples:
     if examples.dropped and (not rows or Path(source).is_file()):
         known = {row.query_id for row in rows}
         others = [query for query in read_queries(source) if query.id not in known]
-        rows += [Example(query.id, query.text, (), (), query.answers) for query in others]
+        rows += [Example(query.id, query.text, (), (), query.answers, fields=query.fields) for query in others]
     return replace(examples, rows=rows, lines=[])

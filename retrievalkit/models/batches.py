@@ -115,7 +115,7 @@ class TokenLimit:
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """Yield the results of a function for each item, in order, computed a few items ahead by several threads."""
-    if threads == 1:
+    if threads <= 1:
         yield from map(function, items)
         return
     pending: deque[Future[Result]] = deque()

@@ -7,6 +7,7 @@ It is a Hugging Face model for sequence classification with one label, or with t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrievalkit import storage
-from retrievalkit.contracts import Reranker, Text
+from retrievalkit.contracts import Reranker
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
-from retrievalkit.models.batches import TokenLimit, token_budget_batches
-from retrievalkit.models.graphs import Backend, ExportError, Graph, graph_folder, resolve_backend
-from retrievalkit.models.precision import Precision, autocast, default_device
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
+from retrievalkit.models.graphs import (
+    BATCH_TOKENS,
+    Backend,
+    ExportError,
+    Graph,
+    graph_folder,
+    parallel_batches,
+    resolve_backend,
+)
+from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
 from retrievalkit.reporting import notices
 from retrievalkit.storage import NOT_WEIGHTS
@@ -56,6 +65,7 @@ class CrossEncoder(nn.Module, Reranker):
         self.tokenizer = tokenizer
         self.source = source
         self.fingerprint = ""
+        self.backend = "torch"
         self.limit = TokenLimit(model.config.hidden_size)
         self._graph: Graph | None = None
         self._check_tokenizer()
@@ -135,7 +145,7 @@ class CrossEncoder(nn.Module, Reranker):
 
     def compile(self, backend: Backend) -> None:
         """Compute the layers with a backend."""
-        runtime = resolve_backend(backend, self.device)
+        self.backend = runtime = resolve_backend(backend, self.device)
         if runtime == "torch":
             return
         self._graph = Graph(
@@ -158,7 +168,7 @@ class CrossEncoder(nn.Module, Reranker):
         """The device of the weights."""
         return next(self.parameters()).device
 
-    def tokenize(self, queries: Sequence[str], passages: Sequence[Text]) -> list[Pair]:
+    def tokenize(self, queries: Sequence[str], passages: Sequence[tuple[str, str]]) -> list[Pair]:
         """Tokenise pairs; if a pair is too long, the longer of query and passage is truncated."""
         texts = [f"{title} {text}".strip() if title else text for title, text in passages]
         both = list(queries), texts
@@ -189,21 +199,40 @@ class CrossEncoder(nn.Module, Reranker):
             batch["token_type_ids"] = (mask & (columns >= starts[:, None])).astype(np.int64)
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Score a batch, (pairs,) float32: the logit, or with two logits "relevant" minus the other."""
-        logits = self._logits(batch)  # (pairs, labels)
+    def forward(self, batch: dict[str, Tensor], precision: Precision = "fp32", *, parallel: bool = False) -> Tensor:
+        """Score a batch, (pairs,) float32: the logit, or with two logits "relevant" minus the other.
+
+        Precision and `parallel` (several threads compute at a time) are for the backend.
+        """
+        logits = self._logits(batch, precision, parallel=parallel)  # (pairs, labels)
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
-    def _logits(self, batch: dict[str, Tensor]) -> Tensor:
-        if self._graph is not None and torch.is_inference_mode_enabled():
-            precision: Precision = "bf16" if torch.is_autocast_enabled("cpu") else "fp32"
+    def _logits(self, batch: dict[str, Tensor], precision: Precision, *, parallel: bool) -> Tensor:
+        if (graph := self._graph) is not None:
             try:
-                return self._graph(batch, precision, parallel=False)[0]
+                return graph(batch, precision, parallel=parallel)[0]
             except ExportError as error:
-                notices.note(f"'{self.source}' cannot be exported, and runs on torch: {error}.")
-                self._graph = None
+                notices.note(f"'{self.source}' runs on torch: {error}.")
+                self._graph, self.backend = None, "torch"
+        if precision == "int8":
+            super().calibrate([])  # refuses
         logits: Tensor = self.model(**batch).logits.float()
         return logits
+
+    def calibrate(self, lists: Sequence[Sequence[Pair]]) -> float:
+        """Calibrate int8 on every other pair of each query, and test it on the rest; see `Reranker.calibrate`."""
+        if self._graph is None:
+            return super().calibrate(lists)
+        pairs = [pair for one in lists for pair in one[::2]]
+        batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS["int8"])
+        self._graph.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
+        tested = [one[1::2] or one for one in lists]
+        ends = np.cumsum([len(one) for one in tested])[:-1]
+
+        def scores(precision: Precision) -> list[np.ndarray]:
+            return np.split(self.score([pair for one in tested for pair in one], precision=precision), ends)
+
+        return shared_best(scores("fp32"), scores("int8"))
 
     def score(
         self,
@@ -219,21 +248,25 @@ class CrossEncoder(nn.Module, Reranker):
         digit may differ with the batch. `advance` is called after each batch with its number of pairs.
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
+        definite = resolve_precision(precision, device, backend=self.backend)
+        on_cpu = CPU_BATCH_TOKENS if self.backend == "torch" else BATCH_TOKENS[definite]
+        batches = token_budget_batches(lengths, batch_tokens or self.limit.budget(device, on_cpu))
+        threads = min(parallel_batches(self.backend), len(batches))
         self.eval()
         scores = np.empty(len(pairs), dtype=np.float32)
         # Copied at the end: copying makes the CPU wait for the GPU.
         pending: list[tuple[list[int], Tensor]] = []
 
         def scored(rows: list[int]) -> tuple[list[int], Tensor]:
-            return rows, self(to_device(self.collate([pairs[row] for row in rows]), device))
+            batch = to_device(self.collate([pairs[row] for row in rows]), device)
+            with torch.inference_mode(), autocast(definite, device):
+                return rows, self(batch, definite, parallel=threads > 1)
 
         try:
-            with torch.inference_mode(), autocast(precision, device):
-                budget = batch_tokens or self.limit.budget(device, CPU_BATCH_TOKENS)
-                for rows in token_budget_batches(lengths, budget):
-                    pending += self.limit.compute(scored, lengths, rows)
-                    if advance is not None:
-                        advance(len(rows))
+            for parts in in_threads(partial(self.limit.compute, scored, lengths), batches, threads):
+                pending += parts
+                if advance is not None:
+                    advance(sum(len(rows) for rows, _ in parts))
         finally:
             self.train(was_training)
         for rows, values in pending:

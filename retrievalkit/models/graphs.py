@@ -20,11 +20,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.errors import MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.models.compiled import OpenVinoProgram, cached_folder, import_openvino
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import model_file, model_fingerprint
 from retrievalkit.registry.modules import module_spec
+from retrievalkit.reporting.counts import counted
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 
 Backend = Literal["auto", "torch", "openvino", "onnx"]
@@ -35,9 +36,16 @@ AUTO = "RKIT_BACKEND"
 
 _PACKAGES = {"openvino": ("openvino",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
 _TOLERANCE = 1e-3
+_LEAST_CALIBRATION = 20  # texts
+
+BATCH_TOKENS: dict[Precision, int] = {"fp32": 1_024, "bf16": 1_024, "int8": 1_024}
+"""Tokens per batch by precision: OpenVINO computes several batches at a time, each on its own core."""
+
+QUANTISED = Path("openvino", "openvino_model_qint8_quantized.xml")
+"""The int8 graph in a model's folder, where `rkit export --to openvino` and sentence-transformers write it."""
 
 
-class ExportError(Exception):
+class ExportError(UnsupportedError):
     """A module cannot be exported, or its graph gives other outputs."""
 
 
@@ -68,6 +76,11 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
     return backend
 
 
+def parallel_batches(runtime: str) -> int:
+    """Return the number of batches to compute at a time, each in its own thread."""
+    return torch.get_num_threads() if runtime == "openvino" else 1
+
+
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
     """Return the cache folder of a model's graphs, keyed by its files (or hub commit), options and package versions.
 
@@ -90,6 +103,7 @@ class Graph:
         examples: Returns named example inputs for a number of texts and a number of tokens.
         folder: The cache folder of the graph; None = a temporary folder.
         name: File name of the graph, without suffix.
+        quantised: A file with the same graph in int8; None = int8 needs `quantise`.
     """
 
     def __init__(
@@ -101,12 +115,13 @@ class Graph:
         *,
         folder: Path | None,
         name: str,
+        quantised: Path | None = None,
     ) -> None:
         self.runtime, self.network, self.function, self.examples, self.name = runtime, network, function, examples, name
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
         self._folder = Path(self._scratch.name) if self._scratch else cast("Path", folder)
         self._programs: dict[tuple[Precision, bool], Callable[[Mapping[str, Tensor]], list[Tensor]]] = {}
-        self._quantised: Any = None
+        self._quantised: Any = quantised
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Mapping[str, Tensor], precision: Precision, *, parallel: bool) -> list[Tensor]:
@@ -122,24 +137,40 @@ class Graph:
         return self._programs[precision, parallel](inputs)
 
     def quantise(self, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        """Quantise the graph to int8 for this process, calibrated on batches of inputs."""
+        """Quantise the graph to int8 for this process, calibrated on batches of inputs; not if a file has it.
+
+        Raises:
+            InputError: The batches have fewer than 20 texts.
+            UnsupportedError: The runtime does not compute in int8, or the module cannot be exported to it.
+        """
         if self.runtime != "openvino":
             msg = f"backend {self.runtime} does not compute in int8 here. Use --backend openvino."
             raise UnsupportedError(msg)
+        if isinstance(self._quantised, Path):
+            return
         if module_spec("nncf") is None:
             package = "nncf"
             raise MissingDependencyError(package, "precision int8", "'retrievalkit[openvino]'")
+        inputs = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
+        if (texts := sum(len(next(iter(batch.values()))) for batch in inputs)) < _LEAST_CALIBRATION:
+            msg = f"int8 is calibrated on half of the sample, which is {counted(texts, 'texts')} here: fewer than the "
+            msg += f"{_LEAST_CALIBRATION} that it needs. Use --precision fp32."
+            raise InputError(msg)
+        model = self.openvino_model("fp32")
         with _silenced():
-            openvino = import_openvino()
             import nncf
 
-            inputs = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
-            self._quantised = nncf.quantize(
-                openvino.Core().read_model(self._exported(".xml")),
-                nncf.Dataset(inputs),
-                model_type=nncf.ModelType.TRANSFORMER,
-                subset_size=len(inputs),
-            )
+            options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(inputs)}
+            self._quantised = nncf.quantize(model, nncf.Dataset(inputs), **options)
+        self._programs = {key: program for key, program in self._programs.items() if key[0] != "int8"}
+
+    def openvino_model(self, precision: Precision) -> Any:
+        """Return the graph as OpenVINO's model: in int8 as quantised, else in fp32."""
+        model = self._quantised if precision == "int8" else self._exported(".xml")
+        if model is None:
+            msg = "int8 is not calibrated here: rkit encode and rkit rerank apply do so. Use another --precision."
+            raise UnsupportedError(msg)
+        return import_openvino().Core().read_model(model) if isinstance(model, Path) else model
 
     def file(self) -> Path:
         """Return OpenVINO's file of the graph, exported on first use."""
@@ -148,12 +179,10 @@ class Graph:
     def _compile(self, precision: Precision, *, parallel: bool) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
         if self.runtime == "onnx":
             return _OnnxProgram(self._exported(".onnx"), precision)
-        if precision == "int8":
-            if self._quantised is None:
-                msg = "int8 is calibrated on the texts that rkit encode reads. Use another --precision here."
-                raise UnsupportedError(msg)
-            return _OpenVinoProgram(self._quantised, "bf16" if multiplies_bf16() else "fp32", parallel=parallel)
-        return _OpenVinoProgram(self._exported(".xml"), precision, parallel=parallel)
+        model = self.openvino_model(precision)
+        if precision == "int8" and multiplies_bf16():
+            precision = "bf16"  # of the rest of the graph
+        return _OpenVinoProgram(model, precision, parallel=parallel)
 
     def _exported(self, suffix: str) -> Path:
         """Return the file of the graph; exports it if it does not exist."""
@@ -171,9 +200,10 @@ class Graph:
                     pairs = zip(program(other), module(*other.values()), strict=True)
                     same = all(_same(*pair, other.get("attention_mask")) for pair in pairs)
             except Exception as error:
-                raise ExportError(" ".join(str(error).split())[:200]) from error
+                msg = f"the model cannot be exported to {self.runtime}: {' '.join(str(error).split())[:200]}"
+                raise ExportError(msg) from error
             if not same:
-                msg = "its outputs are not those of torch"
+                msg = f"the model cannot be exported to {self.runtime}: the outputs of its graph are not torch's"
                 raise ExportError(msg)
             # The graph file comes last: if it exists, the export is complete.
             for part in sorted(Path(scratch).iterdir(), key=lambda path: path == staging):

@@ -7,15 +7,18 @@ on the order of its addends, and a text's vector depends on the other texts of i
     fp32   if the result is a score to compare: queries of a search, pairs of a re-ranker
     auto   if speed counts and errors average out: training, encoding a corpus
 
-int8 is for encoding texts with OpenVINO, and never selected by "auto": its vectors differ in the third digit.
+int8 is for inference with OpenVINO, and never selected by "auto": its results differ in the third digit.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from statistics import fmean
 from typing import Literal, cast
 
+import numpy as np
 import torch
 
 from retrievalkit.errors import OptionError, UnsupportedError
@@ -32,14 +35,21 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def resolve_precision(precision: Precision, device: torch.device, *, half: bool = False) -> Precision:
-    """Return the format that a model computes in, never "auto"; with `half`, never fp32 either."""
+def resolve_precision(
+    precision: Precision, device: torch.device, *, half: bool = False, backend: str = "torch"
+) -> Precision:
+    """Return the format that a model computes in, never "auto"; with `half`, never fp32 either.
+
+    ONNX Runtime computes in fp32 only: "auto" is fp32 on the backend "onnx".
+    """
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
         raise UnsupportedError(msg)
     if precision == "int8" and device.type != "cpu":
         msg = "precision int8 is for processors, and models run on a GPU here. Use auto, bf16 or fp16."
         raise UnsupportedError(msg)
+    if precision == "auto" and backend == "onnx":
+        return "fp32"
     definite = auto_precision(device)[0] if precision == "auto" else precision
     if half and definite == "fp32":
         return "bf16" if device.type == "cpu" else _half_of_gpu()
@@ -68,6 +78,19 @@ def auto_precision(device: torch.device) -> tuple[Precision, str]:
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return torch's context for a precision; the encoder itself handles int8."""
+    """Return torch's context for a precision; the model itself handles int8."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(resolve_precision(precision, device))
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+
+
+def shared_best(exact: Iterable[np.ndarray], scores: Iterable[np.ndarray]) -> float:
+    """Return the mean share of a query's ten best texts, at most the better half, that other scores rank as high.
+
+    Both arguments have an array of scores per query.
+    """
+    shares = []
+    for pair in zip(exact, scores, strict=True):
+        count = min(10, -(-len(pair[0]) // 2))
+        best, found = (set(np.argsort(-row, kind="stable")[:count].tolist()) for row in pair)
+        shares.append(len(best & found) / count)
+    return fmean(shares)

@@ -14,7 +14,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Reranker
 from retrievalkit.errors import PluginError, UnknownNameError
 from retrievalkit.models.graphs import Backend
-from retrievalkit.models.precision import Precision
+from retrievalkit.models.precision import Precision, default_device, resolve_precision
 
 # At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
@@ -54,6 +54,7 @@ def score_pairs(
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """Return checked scores (pairs,) float32 of pairs tokenised by the re-ranker; see `contracts.Reranker.score`."""
+    precision = resolve_precision(precision, default_device(), backend=getattr(reranker, "backend", "torch"))
     given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
     try:
         scores = np.asarray(given, dtype=np.float32)

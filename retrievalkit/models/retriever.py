@@ -38,8 +38,8 @@ from retrievalkit.models.checkpoint import (
     read_checkpoint,
     untrained_fingerprint,
 )
-from retrievalkit.models.graphs import Backend, resolve_backend
-from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
+from retrievalkit.models.graphs import BATCH_TOKENS, Backend, parallel_batches, resolve_backend
+from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.models.published import WithoutEquivalentError, left_out, load_own_weights, own_settings
 from retrievalkit.registry import describe
@@ -48,9 +48,6 @@ from retrievalkit.scoring.rule import scores
 
 # On a CPU the hidden states of a batch should fit in its caches.
 CPU_BATCH_TOKENS = 4_096
-# OpenVINO computes several batches at a time, each on its own core.
-COMPILED_BATCH_TOKENS = 1_024
-_LEAST_CALIBRATION = 32  # texts
 
 _DEFAULT_POOLER = "cls"
 _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
@@ -300,9 +297,8 @@ class Retriever(nn.Module):
         for positions, part in self.encode_tokens(token_ids, side, batch_tokens=batch_tokens, precision=precision):
             parts.append(part)
             order.extend(positions)
-        inverse = torch.empty(len(order), dtype=torch.long)
-        inverse[torch.tensor(order)] = torch.arange(len(order))
-        return Representation.concatenate(parts).rows(inverse)
+        encoded = Representation.concatenate(parts)
+        return encoded if len(order) == 1 else encoded.rows(torch.from_numpy(np.argsort(order)))
 
     def calibrate(self, texts: Sequence[Text], side: Side) -> float:
         """Calibrate a side's encoder for int8 on every other text, and test it on the rest.
@@ -310,25 +306,20 @@ class Retriever(nn.Module):
         Returns the share of each text's ten nearest texts in fp32 that are among its ten nearest in int8.
 
         Raises:
-            InputError: There are fewer than 32 texts.
+            InputError: There are fewer than 40 texts.
             UnsupportedError: The encoder does not support int8.
         """
-        if len(texts) < _LEAST_CALIBRATION:
-            msg = (
-                f"int8 is calibrated on {_LEAST_CALIBRATION} texts or more, not on {len(texts)}. Use --precision fp32."
-            )
-            raise InputError(msg)
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
         token_ids = encoder.tokenize(texts[::2], side)
-        batches = token_budget_batches([len(ids) for ids in token_ids], COMPILED_BATCH_TOKENS)
+        batches = token_budget_batches([len(ids) for ids in token_ids], BATCH_TOKENS["int8"])
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
-        nearest = []
-        for precision in ("fp32", "int8"):
-            made = self.encode(texts[1::2], side, precision=precision)  # type: ignore[arg-type]
-            nearest.append(scores(made, made).fill_diagonal_(-torch.inf).topk(10).indices.tolist())
-        shared = sum(len(set(first) & set(second)) for first, second in zip(*nearest, strict=True))
-        return shared / (10 * len(nearest[0]))
+
+        def similarities(precision: Precision) -> np.ndarray:
+            encoded = self.encode(texts[1::2] or texts, side, precision=precision)
+            return scores(encoded, encoded).fill_diagonal_(-torch.inf).numpy()
+
+        return shared_best(similarities("fp32"), similarities("int8"))
 
     def encode_tokens(
         self,
@@ -339,22 +330,23 @@ class Retriever(nn.Module):
         precision: Precision = "fp32",
     ) -> Iterator[tuple[list[int], Representation]]:
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
+        encoder, device = self.tower(side), self.device
+        definite = resolve_precision(precision, device, half=encoder.half_only, backend=encoder.backend)
         if batch_tokens is None:
-            on_cpu = CPU_BATCH_TOKENS if self.tower(side).backend == "torch" else COMPILED_BATCH_TOKENS
-            batch_tokens = self.limit.budget(self.device, on_cpu)
+            on_cpu = CPU_BATCH_TOKENS if encoder.backend == "torch" else BATCH_TOKENS[definite]
+            batch_tokens = self.limit.budget(device, on_cpu)
         # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
-        encoder, definite = self.tower(side), resolve_precision(precision, self.device, half=self.tower(side).half_only)
         lengths = [len(ids) for ids in token_ids]
         batches = token_budget_batches(lengths, batch_tokens)
-        threads = min(encoder.parallel_batches, len(batches))
+        threads = min(parallel_batches(encoder.backend), len(batches))
 
         def encoded(positions: list[int]) -> Callable[[], tuple[list[int], Representation]]:
-            batch = encoder.collate([token_ids[position] for position in positions], side).to(self.device)
+            batch = encoder.collate([token_ids[position] for position in positions], side).to(device)
             computing = encoder.computing(definite, parallel=threads > 1)
-            with torch.inference_mode(), autocast(definite, self.device), computing:
+            with torch.inference_mode(), autocast(definite, device), computing:
                 arriving = to_cpu(self(batch, side))
 
             def arrived() -> tuple[list[int], Representation]:
@@ -367,7 +359,7 @@ class Retriever(nn.Module):
             return arrived
 
         # A GPU computes a batch while the one before it is used here.
-        ahead, started = int(self.device.type == "cuda"), deque[Callable[[], tuple[list[int], Representation]]]()
+        ahead, started = int(device.type == "cuda"), deque[Callable[[], tuple[list[int], Representation]]]()
         try:
             for parts in in_threads(partial(self.limit.compute, encoded, lengths), batches, threads):
                 started.extend(parts)

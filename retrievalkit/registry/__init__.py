@@ -47,6 +47,7 @@ LOCAL_FILE = "local file"
 HOOKS = {
     "encoder": "register_encoders",
     "pooler": "register_poolers",
+    "compressor": "register_compressors",
     "loss": "register_losses",
     "indexer": "register_indexers",
     "pretrainer": "register_pretrainers",
@@ -74,6 +75,7 @@ DISTRIBUTIONS = {
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
 _BASES = {
+    "compressor": "Compressor",
     "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker", "workers": "Workers",
 }  # fmt: skip
 """The class of `retrievalkit.contracts` that a component must extend, for kinds whose methods have defaults."""
@@ -256,12 +258,15 @@ def _check_contract(module: ModuleType) -> None:
     if declared is None:
         return
     if not isinstance(declared, str) or not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,2}", declared):
-        msg = f'its retrievalkit_contract is {declared!r}, but should be the text of a version, such as "1"'
+        msg = f'its retrievalkit_contract is {declared!r}, but should be the text of a version, such as "0.1"'
         raise PluginError(msg)
     wanted, ours = (tuple(map(int, text.split("."))) for text in (declared, hookspecs.VERSION))
-    if wanted[0] == ours[0] and wanted[:2] <= ours[:2]:
+    # Below 1.0, a minor version may change anything.
+    fixed = ours[: 1 if ours[0] else 2]
+    if wanted[: len(fixed)] == fixed and wanted[:2] <= ours[:2]:
         return
-    other = "a newer retrievalkit" if wanted > ours else f"a version of the plugin for contract {ours[0]}"
+    needed = f"a version of the plugin for contract {'.'.join(map(str, fixed))}"
+    other = "a newer retrievalkit" if wanted > ours else needed
     msg = (
         f"it was written for contract {declared}, but retrievalkit {__version__} has contract {hookspecs.VERSION}. "
         f"Install {other}."

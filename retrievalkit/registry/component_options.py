@@ -16,7 +16,7 @@ from typing import Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
 
-NAMED_WITH_OPTIONS = ("filter", "fusion", "metric")
+NAMED_WITH_OPTIONS = ("compressor", "filter", "fusion", "metric")
 _LONGEST_CALL = 500
 _CALL = re.compile(r"\s*(\w+)\s*(\(.*\))?\s*(?:@([1-9]\d{0,8}))?\s*")
 

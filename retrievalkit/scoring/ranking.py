@@ -234,10 +234,12 @@ def documents_of_vectors(
 
 def _as_block(documents: Representation) -> VectorBlock:
     vectors, starts, weights = None, None, None
+    keys = None if documents.keys is None else documents.keys.flatten()
     if documents.vectors is not None:
         rows = documents.vectors.reshape(-1, documents.vectors.shape[2])
         if documents.vector_mask is not None:
             rows = rows[documents.vector_mask.reshape(-1)]
+            keys = keys if keys is None else keys[documents.vector_mask.reshape(-1)]
             counts = documents.vector_mask.sum(dim=1).cpu().numpy()
             starts = np.concatenate([[0], np.cumsum(counts)])
         vectors = rows.detach().cpu().numpy()
@@ -245,4 +247,4 @@ def _as_block(documents: Representation) -> VectorBlock:
         import scipy.sparse
 
         weights = scipy.sparse.csr_matrix(documents.weights.detach().cpu().numpy())
-    return VectorBlock(0, len(documents), vectors, starts, weights)
+    return VectorBlock(0, len(documents), vectors, starts, weights, keys if keys is None else keys.cpu().numpy())

@@ -2,8 +2,11 @@
 
     score(q, d) = sum over query vectors j of  max over document vectors i of  <q_j, d_i>   +   <weights_q, weights_d>
 
+If vectors have keys, the maximum is over the document vectors of the key of q_j, and 0 if there are none.
+
 DPR has one vector on each side; MLR, ME-BERT and MVR one query vector and m document vectors; ColBERT many of both
-(late interaction, MaxSim; Khattab and Zaharia 2020); SPLADE only weights; CoT-MAE v2 a vector and weights.
+(late interaction, MaxSim; Khattab and Zaharia 2020); SPLADE only weights; CoT-MAE v2 a vector and weights. COIL (Gao
+et al. 2021) has many vectors with their tokens as keys, CITADEL (Li et al. 2023) with the lexical keys of a router.
 
 `scores` compares all pairs; `ranking.top_k` finds the top documents of a collection block by block.
 """
@@ -47,7 +50,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 
 
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors.
+    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors, of its key if any.
 
     Among equal products, the first receives the gradient, at any size.
     """
@@ -55,12 +58,16 @@ def _best_products(queries: Representation, documents: Representation) -> Tensor
     assert documents.vectors is not None
     rows, (texts, m, _) = queries.vectors.flatten(0, 1), documents.vectors.shape
     if m == 1:
-        return vector_scores(queries, documents).squeeze(3)
-    if len(rows) * texts * m <= LIMIT:
+        best = vector_scores(queries, documents).squeeze(3)
+    elif len(rows) * texts * m <= LIMIT:
         # Not amax, which divides the gradient among equal products.
-        return vector_scores(queries, documents).max(dim=3).values
-    best: Tensor = _MaxProducts.apply(rows, documents.vectors, documents.vector_mask)  # type: ignore[no-untyped-call]
-    return best.view(*queries.vectors.shape[:2], texts)
+        best = vector_scores(queries, documents).max(dim=3).values
+    else:
+        keys = None if queries.keys is None else queries.keys.flatten()
+        best = _MaxProducts.apply(  # type: ignore[no-untyped-call]
+            rows, documents.vectors, documents.vector_mask, keys, documents.keys
+        ).view(*queries.vectors.shape[:2], texts)
+    return best if queries.keys is None else best.masked_fill(best == float("-inf"), 0.0)
 
 
 class _MaxProducts(torch.autograd.Function):
@@ -71,13 +78,17 @@ class _MaxProducts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, documents: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, queries: Tensor, documents: Tensor, mask: Tensor | None, keys: Tensor | None, own_keys: Tensor | None
+    ) -> Tensor:
         best, places = [], []
         for part in _chunks(queries, documents):
             some = documents[part]
             products = (queries @ some.flatten(0, 1).T).view(len(queries), *some.shape[:2])  # (rows, some, m)
             if mask is not None:
                 products = products.masked_fill(~mask[part], float("-inf"))
+            if keys is not None and own_keys is not None:
+                products = products.masked_fill(keys[:, None, None] != own_keys[part], float("-inf"))
             greatest = products.max(dim=2)
             best.append(greatest.values)
             places.append(greatest.indices.to(torch.int32))
@@ -86,7 +97,7 @@ class _MaxProducts(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         queries, documents, places = ctx.saved_tensors
         of_queries, of_documents = torch.zeros_like(queries), torch.empty_like(documents)
         for part in _chunks(queries, documents):
@@ -96,7 +107,7 @@ class _MaxProducts(torch.autograd.Function):
             spread = spread.flatten(1)  # (rows, some * m)
             of_queries += spread @ some.flatten(0, 1)
             of_documents[part] = (spread.T @ queries).view(some.shape)
-        return of_queries, of_documents, None
+        return of_queries, of_documents, None, None, None
 
 
 def _chunks(queries: Tensor, documents: Tensor) -> Iterator[slice]:
@@ -106,7 +117,7 @@ def _chunks(queries: Tensor, documents: Tensor) -> Iterator[slice]:
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D, m_d): the inner products of all query and document vectors, -inf for missing document vectors."""
+    """(Q, m_q, D, m_d): the inner products of query and document vectors; -inf if missing, or if keys differ."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     n_queries, m_q, dim = queries.vectors.shape
@@ -116,6 +127,8 @@ def vector_scores(queries: Representation, documents: Representation) -> Tensor:
     products = flat.view(n_queries, m_q, n_documents, m_d)
     if documents.vector_mask is not None:
         products = products.masked_fill(~documents.vector_mask, float("-inf"))
+    if queries.keys is not None and documents.keys is not None:
+        products = products.masked_fill(queries.keys[:, :, None, None] != documents.keys, float("-inf"))
     return products
 
 
@@ -146,8 +159,9 @@ def viewed(queries: Representation, view: View) -> Representation:
 
 def vectors_alone(queries: Representation, dim: int) -> Tensor:
     """The vectors of queries, for an index of only vectors of this size; UnsupportedError for other queries."""
-    if queries.vectors is None or queries.weights is not None:
-        msg = "the index holds vectors alone, and the queries have weights. Use the model that the index was made with."
+    if queries.vectors is None or queries.weights is not None or queries.keys is not None:
+        has = "keys of vectors" if queries.keys is not None else "weights"
+        msg = f"the index holds vectors alone, and the queries have {has}. Use the model that the index was made with."
         raise UnsupportedError(msg)
     _check_sizes("vectors", queries.vectors.shape[2], dim)
     return queries.vectors
@@ -158,6 +172,7 @@ def check_comparable(queries: Representation, documents: Representation | Vector
     for what in ("vectors", "weights"):
         query, document = getattr(queries, what), getattr(documents, what)
         _check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
+    _check_sizes("keys of vectors", int(queries.keys is not None), int(documents.keys is not None))
 
 
 def _check_sizes(what: str, query: int, document: int) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.scoring import bf16_filter
+from retrievalkit.scoring.topk import greatest_of_each
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
@@ -30,6 +31,8 @@ GPU_TILE = 1 << 28
 CPU_ROWS, CPU_COLUMNS = 256, 1024
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
+# Numbers in the pairs of vectors of equal keys that are multiplied at a time.
+KEYED_NUMBERS = 1 << 21
 # Minimum number of queries per thread.
 LEAST_PART = 16
 # Blocks that may be unfinished while the next block is prepared.
@@ -60,6 +63,7 @@ class Documents:
         groups: Texts with all of their vectors, the last vector repeated up to the longest text of the group: (texts,)
             numbers and (texts or more, vectors, dim). Empty if no maximum over the vectors of a text is needed.
         weights: scipy CSC (texts, vocabulary), for access by term; or None.
+        by_key: The inverted lists of vectors with keys: (rows,) keys, ascending, and their vectors and texts; or None.
     """
 
     block: VectorBlock
@@ -67,6 +71,7 @@ class Documents:
     vectors: Tensor | None
     groups: list[tuple[Tensor, Tensor]]
     weights: Any
+    by_key: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def ready(
@@ -89,10 +94,15 @@ class Documents:
                 vectors = padded
             vectors = vectors.to(queries.device).to(dtype)
         groups: list[tuple[Tensor, Tensor]] = []
-        if vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
-            rows = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
-            groups = list(_groups_of_texts(block, vectors, rows))
-        return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc())
+        by_key = None
+        if block.keys is not None:
+            keys, rows = torch.from_numpy(block.keys.astype(np.int64)).to(queries.device).sort(stable=True)
+            texts = torch.from_numpy(np.repeat(np.arange(block.texts), block.counts)).to(queries.device)
+            by_key = keys, rows, texts[rows]
+        elif vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
+            size = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
+            groups = list(_groups_of_texts(block, vectors, size))
+        return cls(block, side, vectors, groups, None if block.weights is None else block.weights.tocsc(), by_key)
 
     def texts_of_rows(self) -> Tensor | None:
         """(rows,) each vector's text, as a position in the block; None if each text has one vector."""
@@ -103,8 +113,8 @@ class Documents:
 
 
 def is_single(queries: Representation) -> bool:
-    """True if each query has exactly one vector."""
-    if queries.vectors is None or queries.vectors.shape[1] != 1:
+    """True if each query has exactly one vector, to compare with all vectors of a document."""
+    if queries.vectors is None or queries.vectors.shape[1] != 1 or queries.keys is not None:
         return False
     return queries.vector_mask is None or bool(queries.vector_mask.all())
 
@@ -153,6 +163,7 @@ class QueryPart:
         self.count = len(queries)
         self.single = is_single(queries)
         self.mask = queries.vector_mask
+        self.keys = queries.keys
         self.m = 0 if queries.vectors is None else queries.vectors.shape[1]
         self.device = queries.device
         self.side: bf16_filter.Side | None = None
@@ -202,6 +213,8 @@ class QueryPart:
             return _lexical(self.terms, documents.weights).to(self.device)
         if documents.side is not None:
             total = self._exact_scores(documents)
+        elif documents.by_key is not None:
+            total = self._keyed_scores(documents, *documents.by_key)
         elif documents.vectors is not None and not documents.groups:
             total = self.row_scores(documents, scratch)
         else:
@@ -221,6 +234,28 @@ class QueryPart:
         block = documents.block
         starts = np.arange(0, rows, block.most_vectors) if block.starts is None else block.starts[:-1]
         return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
+
+    def _keyed_scores(self, documents: Documents, keys: Tensor, rows: Tensor, texts: Tensor) -> Tensor:
+        """(count, texts): sums of the best products of each query's vectors with document vectors of equal key."""
+        assert self.keys is not None
+        assert documents.vectors is not None
+        asked = self.keys.flatten().long()
+        first = torch.searchsorted(keys, asked)
+        counts = torch.searchsorted(keys, asked, right=True) - first  # (count * m,)
+        if self.mask is not None:
+            counts = counts * self.mask.flatten()
+        size = max(1, KEYED_NUMBERS // documents.vectors.shape[1])
+        lengths = torch.unique_consecutive(counts.cumsum(0) // size, return_counts=True)[1].tolist()
+        numbers = torch.arange(len(counts), device=self.device)
+        best = torch.zeros(documents.block.texts, len(counts), device=self.device)
+        for some, starts, sizes in zip(*(torch.split(one, lengths) for one in (numbers, first, counts)), strict=True):
+            # Pairs of a query's vector and a document's vector, as positions in the inverted lists.
+            queries, before = some.repeat_interleave(sizes), sizes.cumsum(0) - sizes
+            places = torch.arange(len(queries), device=self.device) + (starts - before).repeat_interleave(sizes)
+            products = (self.vectors[queries] * documents.vectors[rows[places]]).sum(dim=1, dtype=torch.float32)
+            queries, of_texts, greatest = greatest_of_each(queries, texts[places], products)
+            best[of_texts, queries] = greatest
+        return best.view(-1, self.count, self.m).sum(dim=2).T
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
         """(texts, count): MaxSim of each query with the vectors of each text, (texts, m, dim)."""

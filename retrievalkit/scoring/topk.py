@@ -77,7 +77,7 @@ class Best:
             kept = scores > self._floor[rows, 0]
             rows, columns, scores = rows[kept], columns[kept], scores[kept]
         if documents is not None:
-            rows, columns, scores = _greatest_of_each(rows, documents[columns], scores)
+            rows, columns, scores = greatest_of_each(rows, documents[columns], scores)
         # Rows ascend, as `_merge` expects.
         self._buffered.append((rows, _keys(scores, columns + first)))
         self._counts += torch.bincount(rows, minlength=len(self._counts))
@@ -184,7 +184,7 @@ def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack
     return rows[kept], columns[kept]
 
 
-def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Keep the greatest entry of each row and document; entries of a document are adjacent."""
     if not len(rows):
         return rows, documents, scores

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrievalkit.contracts import Candidates
+from retrievalkit.contracts import Candidates, Text
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits
@@ -26,7 +26,7 @@ from retrievalkit.search.hits import SHOWN_PASSAGES, DescribedHit, Found, TokenP
 from retrievalkit.search.searcher import Searcher
 
 if TYPE_CHECKING:
-    from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.contracts import Representation, Side
     from retrievalkit.models.retriever import Retriever
 
     Tokenize = Callable[[Sequence[Text], Side], list[list[int]]]
@@ -116,12 +116,12 @@ def _reasons(
             return {}
         return {document: Found("", terms=terms) for document, terms in zip(ids, terms_of, strict=True)}
     passages = {} if corpus is None else corpus.find(ids)
-    texts = {document: (passages[document].title, passages[document].text) for document in ids if document in passages}
+    texts = {document: passages[document].content for document in ids if document in passages}
     if not texts:
         return {}
     if (compiled := searcher.encoders.compiled(source)) is not None:
         with notices.gathered():
-            vector = compiled.encode([("", query.text)], "query")[0]
+            vector = compiled.encode([query.content], "query")[0]
             found = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
             return dict(zip(texts, found, strict=True))
     # Imported late: importing torch would take most of the time of a search that does not need it.
@@ -130,7 +130,7 @@ def _reasons(
     # Truncated texts were already reported by the search and by `rkit encode`.
     with searcher.encoders.using(source) as retriever, notices.gathered():
         view, counts = source.indexer.view, source.manifest.get("counts", {})
-        queries = viewed(searcher.encoders.encode(source, [("", query.text)], "query"), view)
+        queries = viewed(searcher.encoders.encode(source, [query.content], "query"), view)
         if queries.weights is None and _vectors(queries) == 1 and counts.get("vectors", 0) == counts.get("texts"):
             # A single vector per text and query has no parts to explain.
             def encode(sentences: Sequence[Text], side: Side) -> np.ndarray:
@@ -141,7 +141,7 @@ def _reasons(
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if queries.vectors is not None:
-            reasons = _by_vectors(retriever, query.text, list(texts.values()), queries, documents)
+            reasons = _by_vectors(retriever, query.content, list(texts.values()), queries, documents)
         if queries.weights is not None and documents.weights is not None:
             # Terms shared by query and document, with their contributions; with vectors, also both parts of the score.
             products = queries.weights * documents.weights  # (D, vocabulary)
@@ -171,7 +171,7 @@ def _by_sentences(
     sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
     if not sentences:
         return [Found("")] * len(texts)
-    values = encode([("", sentence) for sentence in sentences], "document") @ query
+    values = encode([Text("", sentence) for sentence in sentences], "document") @ query
     score_of = dict(zip(sentences, values.tolist(), strict=True))
     nearest = [max(part, key=score_of.__getitem__, default=None) for part in parts]
     return [Found("", sentence=text, sentence_score=score_of[text]) if text else Found("") for text in nearest]
@@ -179,20 +179,20 @@ def _by_sentences(
 
 def _sentences(tokenize: Tokenize, text: Text) -> list[str]:
     """The sentences of a text, without its title, that the model reads: later sentences do not affect the vector."""
-    title, body = text
+    title, body, _ = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
     sentences = [sentence for sentence in whole if any(map(str.isalnum, sentence)) and sentence != title]
     if len(sentences) < 2:
         return sentences
-    texts = [("", ""), (title, body), *(("", sentence) for sentence in sentences)]
+    texts = [Text("", ""), text, *(Text("", sentence) for sentence in sentences)]
     special, read, *lengths = map(len, tokenize(texts, "document"))
     starts = accumulate((length - special for length in lengths), initial=special)
     return [sentence for sentence, start in zip(sentences, starts, strict=False) if start < read]
 
 
 def _by_vectors(
-    retriever: Retriever, query: str, texts: Sequence[Text], queries: Representation, documents: Representation
+    retriever: Retriever, query: Text, texts: Sequence[Text], queries: Representation, documents: Representation
 ) -> list[Found]:
     """The document vector nearest to a query of a single vector, or else the pairs of nearest tokens."""
     from retrievalkit.scoring import vector_scores
@@ -211,17 +211,17 @@ def _by_vectors(
                 view = f"{label} '{token}'" if token else label
                 reasons[row] = Found("", view=view, view_number=number, views=views)
         return reasons
-    query_names = _token_names(retriever, [("", query)], queries, "query")
+    query_names = _token_names(retriever, [query], queries, "query")
     if query_names is None or names is None:
         return reasons
     # The encoder adds special tokens to the text's tokens.
     encoder = retriever.tower("query")
-    batch = encoder.collate(encoder.tokenize([("", query)], "query"), "query")
+    batch = encoder.collate(encoder.tokenize([query], "query"), "query")
     is_word = ((batch.attention_mask > 0) & ~batch.special_mask)[0].tolist()
     for row in range(len(texts)):
         pairs: dict[str, TokenPair] = {}
         for token, word, score, number in zip(query_names[0], is_word, best[row], nearest[row], strict=True):
-            if word and token:
+            if word and token and score > -math.inf:  # no document vector has its key
                 pairs.setdefault(token, TokenPair(token, names[row][number], round(score, 6)))
         reasons[row] = Found("", tokens=tuple(sorted(pairs.values(), key=lambda pair: -pair.score)[:MOST]))
     return reasons

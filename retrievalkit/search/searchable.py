@@ -270,7 +270,7 @@ class Searching:
 
         vectors, alone = Vectors.of(data), getattr(data, "ndim", 0) == 1
         rows = {name: number for number, name in enumerate(vectors.ids)}
-        encoded = vectors.representation
+        encoded = vectors.representation.float()
         # One searcher for both search and explanation, as the index may change in between.
         searcher, texts = self._opened_texts() if alone else (self.searcher, None)
 

@@ -88,6 +88,7 @@ class Checkpoint(Input):
     description: Untrained = _MISSING
     encoder_options: dict[Literal["query_length", "document_length"], Count | None] = _MISSING
     dimensions: Count = _MISSING
+    compressor: Word = _MISSING
 
 
 class Manifest(BaseModel):

@@ -234,10 +234,16 @@ def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representati
     """
     own = _padded(own.rows(slice(len(shares[rank()]))))
     sizes = [len(share) for share in shares]
-    tensors = (_exchange(one, sizes) for one in (own.vectors, own.vector_mask, own.weights, *own.extras.values()))
+    names = ("vectors", "vector_mask", "weights", "keys")
+    tensors: dict[str, Any] = {name: _exchange(getattr(own, name), sizes) for name in names}
+    extras: dict[str, Any] = {name: _exchange(tensor, sizes) for name, tensor in own.extras.items()}
     parts = [
-        replace(own, vectors=one, vector_mask=mask, weights=weights, extras=dict(zip(own.extras, extras, strict=True)))
-        for one, mask, weights, *extras in zip(*tensors, strict=True)
+        replace(
+            own,
+            **{name: of_each[number] for name, of_each in tensors.items()},
+            extras={name: of_each[number] for name, of_each in extras.items()},
+        )
+        for number in range(len(sizes))
     ]
     order = torch.tensor([position for share in shares for position in share]).argsort()
     return Representation.concatenate(parts).rows(order.to(own.device))
@@ -267,12 +273,14 @@ def _padded(own: Representation) -> Representation:
     extremes = torch.tensor([here, -here, mask is not None] if texts else [0, -(1 << 30), 0], device=own.device)
     distributed.all_reduce(extremes, distributed.ReduceOp.MAX)
     most, least, masked = extremes.tolist()
+    # Cut in a process without texts, if its placeholder text has more vectors.
+    keys = None if own.keys is None else pad_second(own.keys, most)
+    own = replace(own, vectors=pad_second(vectors, most), keys=keys)
     if not masked and most == -least:
-        return replace(own, vectors=vectors[:, :most], vector_mask=None)
+        return replace(own, vector_mask=None)
     if mask is None:
         mask = torch.ones(texts, here, dtype=torch.bool, device=own.device)
-    # Cut in a process without texts, if its placeholder text has more vectors.
-    return replace(own, vectors=pad_second(vectors, most), vector_mask=pad_second(mask, most))
+    return replace(own, vector_mask=pad_second(mask, most))
 
 
 def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:

@@ -182,7 +182,7 @@ class RerankerTraining(Training):
             # One query at a time, since passages are compared only within a query's list.
             texts = self.assembler.assemble([draw])
             ignored = {document for _, document in texts.ignore}
-            kept = [text for row, text in enumerate(texts.documents) if row not in ignored]
+            kept = [text[:2] for row, text in enumerate(texts.documents) if row not in ignored]
             rows.append(list(range(len(passages), len(passages) + len(kept))))
             queries += [draw.example.query] * len(kept)
             passages += kept

@@ -173,7 +173,7 @@ class RetrieverTraining(Training):
 
         def size(key: Key) -> int:
             texts = self.assembler.assemble([self.samples.draw(key[1], key[0])])
-            return sum(len(title) + len(body) for title, body in (*texts.queries, *texts.documents))
+            return sum(len(text.title) + len(text.body) for text in (*texts.queries, *texts.documents))
 
         keys = sorted(((0, int(row)) for row in self.samples.order(0)[:_COMPARED]), key=size)
         assert self.options.batch_size is not None
@@ -223,7 +223,7 @@ class RetrieverTraining(Training):
         sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
         for side, texts in sides:
             # By characters: each process tokenises only its own texts.
-            shares[side] = processes.divide([len(title) + len(body) for title, body in texts], processes.count())
+            shares[side] = processes.divide([len(text.title) + len(text.body) for text in texts], processes.count())
             # A process without texts encodes another's text, for the shape of its representation.
             own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
             tower = self.retriever.tower(side)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
+from retrievalkit.contracts import Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.training.examples import chosen, hash_of, hashes_of
@@ -24,8 +25,6 @@ from retrievalkit.training.options import ExampleOptions
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-Text = tuple[str, str]
 
 FEWEST_TO_HOLD_OUT = 100
 """Smallest number of examples from which some are held out."""
@@ -171,9 +170,9 @@ class StepAssembler:
                     teacher[row, len(ids)] = scored[identifier]
                 ids.append(identifier)
         passages = [self.passage(identifier) for identifier in ids]
-        documents = [(passage.title, passage.text) for passage in passages]
+        documents = [passage.content for passage in passages]
         ignore = list(self._false_negatives(draws, passages, positives)) if self.mask_false_negatives else []
-        return StepTexts([("", draw.example.query) for draw in draws], documents, positives, ignore, teacher)
+        return StepTexts([draw.example.content for draw in draws], documents, positives, ignore, teacher)
 
     def _false_negatives(
         self, draws: Sequence[Draw], passages: Sequence[Passage], positives: Sequence[int]

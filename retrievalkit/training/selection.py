@@ -187,7 +187,7 @@ class DevSet:
     def ranking(self, retriever: Retriever, precision: Precision) -> Values:
         """Return nDCG@10 and RR@10 of each question over the pool."""
         texts, answers = self.pool
-        queries = _divided(retriever, [("", query) for query in answers], "query", precision)
+        queries = _divided(retriever, list(answers), "query", precision)
         columns = []
         for start in range(0, len(texts), _POOL_BLOCK):
             documents = _divided(retriever, texts[start : start + _POOL_BLOCK], "document", precision)
@@ -200,15 +200,15 @@ class DevSet:
         return rank_metrics(scored, relevant)
 
     @cached_property
-    def pool(self) -> tuple[list[Text], dict[str, list[int]]]:
+    def pool(self) -> tuple[list[Text], dict[Text, list[int]]]:
         """Texts to rank, without duplicates, and for each question the positions of its known positives.
 
         The pool has the positives, the first hard negatives of all questions, then the second, and random passages.
         Positives come last, so that a model that scores all texts equally is the worst.
         """
-        known: dict[str, dict[Text, None]] = {}
+        known: dict[Text, dict[Text, None]] = {}
         for row in self.examples:
-            own = known.setdefault(row.query, {})
+            own = known.setdefault(row.content, {})
             own |= dict.fromkeys(self._texts(row.positives[: LISTED - len(own)]))
         golds = {text: None for own in known.values() for text in own}
         positives = {identifier for row in self.examples for identifier in row.positives}
@@ -217,7 +217,7 @@ class DevSet:
         for passage in chain(map(self.passage, chain.from_iterable(negatives)), self._drawn()):
             if len(golds) + len(others) >= self.pool_size:
                 break
-            text = passage.title, passage.text
+            text = passage.content
             if text not in golds and passage.id not in positives:
                 others[text] = None
         texts = [*others, *golds]
@@ -261,7 +261,7 @@ class DevSet:
         golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
         negatives = dict.fromkeys(one for example in rows for one in example.negatives[:_HARD_NEGATIVES_RANKED])
         others = [one for one in negatives if one not in golds]
-        asked = [("", example.query) for example in rows]
+        asked = [example.content for example in rows]
         queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
         place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
         places = torch.split(place, _BLOCK)
@@ -286,7 +286,7 @@ class DevSet:
         yield from random.Random(f"pool {self.seed}").sample(first, len(first))
 
     def _texts(self, ids: Sequence[str]) -> list[Text]:
-        return [(passage.title, passage.text) for passage in map(self.passage, ids)]
+        return [self.passage(identifier).content for identifier in ids]
 
 
 def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:

@@ -117,7 +117,7 @@ def test_dpr(tmp_path):
     examples = read_examples(tmp_path / "train.json")
     made = hashed_id("T\nno id")
     assert examples.rows == [
-        Example(hashed_id("who's"), "who's", ("1", "2"), ("3",), ("me", "you")),
+        Example(hashed_id("who's"), "who's", ("1", "2"), ("3",), ("me", "you"), fields={"dataset": "nq"}),
         Example(hashed_id("no hard negative"), "no hard negative", ("5",), ("6",), ("x",)),
         Example(hashed_id("no negative"), "no negative", (made,), (), ("x",)),
     ]
@@ -229,7 +229,8 @@ def example(draw):
     number = st.floats(allow_nan=False, allow_infinity=False)
     scores = st.dictionaries(st.sampled_from([*positives, *negatives]), number, max_size=3)
     answers = st.lists(TEXT, max_size=2).map(tuple)
-    return Example(draw(ID), draw(TEXT), positives, negatives, draw(answers), draw(st.none() | scores))
+    fields = st.dictionaries(st.sampled_from(["task", "year"]), st.sampled_from(["qa", "nli"]) | st.integers(0, 3000))
+    return Example(draw(ID), draw(TEXT), positives, negatives, draw(answers), draw(st.none() | scores), draw(fields))
 
 
 EXAMPLES = st.lists(example(), min_size=1, unique_by=lambda one: one.query_id)

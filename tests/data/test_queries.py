@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from id_texts import id_texts
-from retrievalkit.data import files
+from retrievalkit.data import files, inputs
 from retrievalkit.data.queries import Query, hashed_id, read_queries, write_queries
 from retrievalkit.errors import DataError
 
@@ -35,6 +35,20 @@ def jsonl(tmp_path, rows, name="queries.jsonl"):
 @pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
 def test_json_lines(tmp_path, row, name):
     assert read_queries(jsonl(tmp_path, [row], name)) == [Query("7", "who?", ("me", "you"))]
+
+
+@pytest.mark.parametrize("row", [
+    {"_id": "7", "text": "who?", "task": "qa", "metadata": {"year": 2020}},
+    {"query_id": "7", "query": "who?", "task": "qa", "year": 2020, "positives": ["1"], "teacher": [1.0]},
+    {"_id": "7", "query": "who?", "task": "qa", "year": 2020, "positive": "one", "negative_1": "two", "answers": []},
+])  # fmt: skip
+def test_other_fields_are_metadata(tmp_path, row):
+    """As those of passages, and written as BEIR's metadata."""
+    (query,) = read_queries(jsonl(tmp_path, [row]))
+    assert query.fields == {"task": "qa", "year": 2020}
+    write_queries(tmp_path / "written.jsonl", [query])
+    assert read_queries(tmp_path / "written.jsonl") == [query]
+    assert read_queries(inputs.queries([query])) == [query]
 
 
 def test_a_table(tmp_path):

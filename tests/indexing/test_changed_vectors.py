@@ -23,6 +23,7 @@ NAMES = "abcdefghij"
 KINDS = {
     "flat": {},
     "flat, several vectors": {},
+    "flat, several vectors with keys": {},
     "faiss": {"view": "vectors"},
     "faiss, several vectors": {"view": "vectors"},
     "sparse": {},
@@ -38,13 +39,15 @@ def text(name, version, *, several=False):
     return random.integers(-2, 3, (count, DIM)).astype(np.float32), random.integers(0, 3, TERMS).astype(np.float32)
 
 
-def write(folder, texts, *, several=False):
-    """A vectors folder of texts, given as (name, version), in shards of four."""
-    vectors, weights = zip(*(text(*one, several=several) for one in texts), strict=True)
+def write(folder, texts, kind):
+    """A vectors folder of texts, given as (name, version), in shards of four; a key is the vector's first number."""
+    vectors, weights = zip(*(text(*one, several="several" in kind) for one in texts), strict=True)
+    rows = np.concatenate(vectors)
     return write_store(
         folder,
         ids=[name for name, _ in texts],
-        vectors=np.concatenate(vectors),
+        vectors=rows,
+        keys=rows[:, 0].astype(np.int64) if "keys" in kind else None,
         counts=[len(one) for one in vectors],
         weights=np.stack(weights),
         shard=4,
@@ -52,29 +55,30 @@ def write(folder, texts, *, several=False):
     ).folder
 
 
-def queries():
+def queries(*, keyed):
     random = np.random.default_rng(0)
-    vectors = torch.from_numpy(random.integers(-2, 3, (5, 1, DIM)).astype(np.float32))
-    return Representation(vectors, None, torch.from_numpy(random.integers(0, 2, (5, TERMS)).astype(np.float32)))
+    vectors = torch.from_numpy(random.integers(-2, 3, (5, 2 if keyed else 1, DIM)).astype(np.float32))
+    weights = torch.from_numpy(random.integers(0, 2, (5, TERMS)).astype(np.float32))
+    return Representation(vectors, None, weights, keys=vectors[:, :, 0].long() if keyed else None)
 
 
 def build(folder, kind, texts, shards=None):
-    name, _, several = kind.partition(", ")
-    vectors = write(folder.with_name(f"{folder.name}-vectors"), texts, several=several == "several vectors")
+    name = kind.partition(", ")[0]
+    vectors = write(folder.with_name(f"{folder.name}-vectors"), texts, kind)
     build_index(vectors, indexer=name, output=folder, options=KINDS[kind], parts=shards)
     return folder
 
 
-def assert_same(folder, anew):
+def assert_same(folder, anew, asked):
     """The same hits and scores, at any depth, and the same scores of given texts."""
     one, other = open_index(folder).indexer, open_index(anew).indexer
     for k in (1, 3, 20):
-        (ids, scores), (wanted_ids, wanted) = one.search(queries(), k), other.search(queries(), k)
+        (ids, scores), (wanted_ids, wanted) = one.search(asked, k), other.search(asked, k)
         assert ids == wanted_ids
         for found, right in zip(scores, wanted, strict=True):
             np.testing.assert_array_equal(found, right)
     names = [list(NAMES)] * 5
-    for found, right in zip(one.scores(queries(), names), other.scores(queries(), names), strict=True):
+    for found, right in zip(one.scores(asked, names), other.scores(asked, names), strict=True):
         np.testing.assert_array_equal(found, right)
 
 
@@ -100,15 +104,14 @@ def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, kind,
     index = build(tmp_path / "index", kind, list(held.items()), shards=2 if len(held) > 4 else None)
     for number, (what, which) in enumerate(changes):
         if what == "add":
-            several = kind.endswith("several vectors")
-            change_index(index, add=write(tmp_path / f"{number}", list(which.items()), several=several))
+            change_index(index, add=write(tmp_path / f"{number}", list(which.items()), kind))
             held = {name: version for name, version in held.items() if name not in which} | which
         elif what == "delete" and held.keys() & which and held.keys() - which:
             change_index(index, delete=held.keys() & which)
             held = {name: version for name, version in held.items() if name not in which}
         elif what == "compact":
             change_index(index, compact=True)
-    assert_same(index, build(tmp_path / "anew", kind, list(held.items())))
+    assert_same(index, build(tmp_path / "anew", kind, list(held.items())), queries(keyed="keys" in kind))
     assert read_manifest(index, "index")["counts"]["texts"] == len(held)
     if not kind.startswith("sparse"):
         assert check_index(index, count=4).exact

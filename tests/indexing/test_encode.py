@@ -196,7 +196,7 @@ def poisoned(tiny_collection, tiny_model, tmp_path, monkeypatch):
         made = make_tower(self, side)
 
         def refusing(texts, which):
-            if any("poison" in text for _, text in texts):
+            if any("poison" in text.body for text in texts):
                 raise MemoryError("no memory for this text")
             return type(made).tokenize(made, texts, which)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -42,6 +43,27 @@ def test_formats_that_cannot_be_are_refused(monkeypatch, given, device, error, m
     monkeypatch.setenv(precision.AUTO, "fp8")
     with pytest.raises(error, match=message):
         precision.resolve_precision(given, device)
+
+
+def test_auto_is_fp32_on_onnx_runtime(monkeypatch):
+    monkeypatch.setenv(precision.AUTO, "bf16")
+    assert precision.resolve_precision("auto", CPU, backend="onnx") == "fp32"
+    assert precision.resolve_precision("bf16", CPU, backend="onnx") == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("exact", "scores", "shared"),
+    [
+        ([range(30)], [range(30)], 1.0),
+        ([range(30)], [[*range(19), 40, *range(20, 30)]], 0.9),
+        ([range(30)], [[*range(29, -1, -1)]], 0.0),
+        ([range(4), range(4)], [[0, 1, 2, 3], [3, 2, 0, 1]], 0.5),  # the better two of four
+        ([[5.0]], [[-1.0]], 1.0),
+    ],
+)
+def test_the_share_of_best_texts(exact, scores, shared):
+    rows = ([np.array(one, dtype=float) for one in lists] for lists in (exact, scores))
+    assert precision.shared_best(*rows) == shared
 
 
 @pytest.mark.parametrize(("given", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -103,9 +125,8 @@ def hits(index, *options):
         ("pretrain", "--model", "m", "--corpus", "c", "--output", "o"),
         ("rerank", "train", "--model", "m", "--examples", "e", "--output", "o"),
         ("search", "index", "--query", "q"),
-        ("rerank", "apply", "r", "--run", "r", "--queries", "q", "--corpus", "c", "--output", "o"),
     ],
 )
-def test_int8_is_for_encoding_alone(words):
+def test_int8_is_for_encoding_and_reranking(words):
     ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
     assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output

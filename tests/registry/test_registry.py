@@ -100,6 +100,9 @@ def test_an_installed_plugin_is_found_by_name_and_what_it_prints_is_no_output_of
     ("declared", "ours", "advice"),
     [
         *((one, "1.0.3", None) for one in ("1", "1.0", "1.0.0", None)),  # the third number is ours alone
+        *((one, "0.2.3", None) for one in ("0.2", "0.2.0", "0.2.9", None)),
+        *((one, "0.2.3", "a version of the plugin for contract 0.2") for one in ("0", "0.1")),
+        ("0.3", "0.2.3", "a newer retrievalkit"),
         ("1", "2.0.0", "a version of the plugin for contract 2"),
         ("2.1", "1.4.0", "a newer retrievalkit"),
         ("1.5", "1.4.9", "a newer retrievalkit"),

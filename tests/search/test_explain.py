@@ -34,8 +34,8 @@ class FakeRetriever:
 
     def encode(self, texts, side, *, precision):
         assert precision == "fp32"
-        self.encoded += [text for _, text in texts]
-        rows = [0] if side == "query" else [("first", "second").index(text) for _, text in texts]
+        self.encoded += [text.body for text in texts]
+        rows = [0] if side == "query" else [("first", "second").index(text.body) for text in texts]
         return self.given[side].rows(torch.tensor(rows))
 
     def tower(self, side):

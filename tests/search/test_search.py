@@ -61,7 +61,7 @@ class FakeRetriever:
         type(self).encoded += len(texts)
         assert side == "query"
         assert all(title == "" for title, _ in texts)
-        return Representation(torch.from_numpy(np.stack([vector(text, self.salt) for _, text in texts]))[:, None])
+        return Representation(torch.from_numpy(np.stack([vector(text.body, self.salt) for text in texts]))[:, None])
 
 
 @pytest.fixture(autouse=True)

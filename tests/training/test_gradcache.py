@@ -72,12 +72,16 @@ def many_vectors_with_extras(states, side):
     return replace(many_vectors(states, side), extras=extras)
 
 
+def many_vectors_with_keys(states, side):
+    return replace(many_vectors(states, side), keys=states.input_ids)
+
+
 def weights_with_extras(states, side):
     return replace(weights_alone(states, side), extras={"gate": states.last[:, 0, 0].sigmoid()})
 
 
 POOLERS = [
-    many_vectors_with_extras, weights_with_extras,
+    many_vectors_with_extras, many_vectors_with_keys, weights_with_extras,
     one_vector, many_vectors, weights_alone, top_weights, many_vectors_and_top_weights, first_in_training, named_parts,
     "cls", "mean", "last", "colbert",
 ]  # fmt: skip

@@ -107,7 +107,7 @@ def test_texts_are_dealt_once_and_evenly(sizes, count):
 PARTS = {"first": slice(0, 2), "rest": slice(2, 4)}
 
 
-def made(texts, vectors=None, masked=False, weights=False, extras=False, dtype=torch.float32):
+def made(texts, vectors=None, masked=False, weights=False, extras=False, keyed=False, dtype=torch.float32):
     """A representation whose values say which text it is of; a process that has none makes one with more vectors."""
     count = vectors if vectors is not None else max((text % 3 + 1 for text in texts), default=7)
     numbers = torch.tensor(texts or [0], dtype=dtype)
@@ -119,6 +119,7 @@ def made(texts, vectors=None, masked=False, weights=False, extras=False, dtype=t
         kept=0,
         parts=PARTS,
         extras={"gate": numbers.clone().requires_grad_(), "each": values[..., 0].detach()} if extras else {},
+        keys=(8 * values[..., 0]).detach().long() if keyed else None,
     )
 
 
@@ -132,6 +133,8 @@ GATHERED = [
     {"vectors": 2, "weights": True},
     {"vectors": 0, "weights": True},
     {"masked": True, "extras": True},
+    {"masked": True, "keyed": True},
+    {"vectors": 2, "keyed": True},
     {"vectors": 0, "weights": True, "extras": True},
     {"vectors": 1, "dtype": torch.bfloat16},
 ]
@@ -158,6 +161,8 @@ def test_every_process_has_all_representations_in_order(together):
                     expected = part.vectors[0][every if part.vector_mask is None else part.vector_mask[0]]
                     # Without a mask, also those that its process made in the same chunk.
                     assert torch.equal(vectors if options else vectors[: len(expected)], expected)
+                    if part.keys is not None:
+                        assert torch.equal(whole.keys[row], (8 * whole.vectors[row, :, 0]).long())
                 if part.weights is not None:
                     assert torch.equal(whole.weights[row], part.weights[0])
                 for name, extra in part.extras.items():

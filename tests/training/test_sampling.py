@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from retrievalkit.contracts import Progress, Representation
+from retrievalkit.contracts import Progress, Representation, Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.models.losses.contrastive import Contrastive
@@ -96,9 +96,9 @@ def draw(query, positive, *negatives, known=(), teacher=None):
 
 def test_each_positive_is_followed_by_its_own_negatives():
     made = step([draw("a", "p", "n1", "n2"), draw("b", "q"), draw("c", "r", "n3")])
-    assert made.queries == [("", "a"), ("", "b"), ("", "c")]
-    assert [text for _, text in made.documents] == [f"text of {one}" for one in ("p", "n1", "n2", "q", "r", "n3")]
-    assert made.documents[0] == ("title of p", "text of p")
+    assert made.queries == [Text("", "a"), Text("", "b"), Text("", "c")]
+    assert [text.body for text in made.documents] == [f"text of {one}" for one in ("p", "n1", "n2", "q", "r", "n3")]
+    assert made.documents[0] == Text("title of p", "text of p")
     assert made.positives == [0, 3, 4]
     assert (made.ignore, made.teacher) == ([], {})
 

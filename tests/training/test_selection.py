@@ -41,7 +41,7 @@ class Encoded:
 
     def encode(self, texts, side, precision):
         self.calls.append((side, len(texts), precision))
-        return Representation(torch.tensor([self.vectors[text] for _, text in texts])[:, None])
+        return Representation(torch.tensor([self.vectors[text.body] for text in texts])[:, None])
 
 
 def passage(name):
@@ -106,11 +106,11 @@ def test_the_pool_has_all_positives_then_the_hardest_negatives_then_random_passa
     """A passage that is a positive of some question, and one that is drawn twice, is there once."""
     corpus = Corpus.of([passage(name) for name in ("a", "a-", "c", "d", "e")])
     texts, answers = dev_set(POOLED, corpus=corpus, pool_size=size).pool
-    names = [text for _, text in texts]
+    names = [text.body for text in texts]
     assert len(set(names)) == len(names)
     assert [one if one in VECTORS or one == "x" else "?" for one in names[: len(others)]] == others
     assert names[len(others) :] == ["a", "a2", "a3", "b"]
-    assert {query: [names[place] for place in own] for query, own in answers.items()} == {
+    assert {query.body: [names[place] for place in own] for query, own in answers.items()} == {
         "qa": ["a", "a2", "a3"],
         "qb": ["b"],
     }
@@ -126,7 +126,7 @@ def test_the_ranking_by_brute_force(monkeypatch):
         for row, name in enumerate(questions)
     ]
     dev = dev_set(examples, rank_from=None, corpus=Corpus.of(map(passage, names)), pool_size=50)
-    pool = [text for _, text in dev.pool[0]]
+    pool = [text.body for text in dev.pool[0]]
     assert len(pool) == 50
     run = {
         name: sorted(

@@ -26,6 +26,7 @@ from retrievalkit.contracts import (
     Pooler,
     Representation,
     Side,
+    Text,
     TokenStates,
     absolute_layer,
     absolute_layers,
@@ -176,7 +177,7 @@ class Aggretriever(Pooler):
         Raises:
             UnsupportedError: The encoder adds no [CLS]-like token, or the checkpoint's projections have another shape.
         """
-        batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
+        batch = encoder.collate(encoder.tokenize([Text("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
             msg = "pooler 'aggretriever' needs a [CLS]-like token in front of each text, but this encoder adds none. "
             msg += "Choose a model that does, such as BERT, or another pooler."

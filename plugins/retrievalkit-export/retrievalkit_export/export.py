@@ -1,6 +1,6 @@
 """`rkit export`: converts a checkpoint, vectors or an index to a folder that another library opens.
 
-    rkit export CHECKPOINT DIR --to sentence-transformers|sparse-encoder|pylate|pyserini|onnx
+    rkit export CHECKPOINT DIR --to sentence-transformers|sparse-encoder|pylate|pyserini|onnx|openvino
 
 A target is a module with its name and a function `write`.
 """
@@ -47,8 +47,8 @@ class ExportOptions:
         output: The folder to write.
         to: The library that will open the folder.
         length: Maximum length in tokens, the same for queries and documents.
-        quantize: For onnx: also write 8-bit weights, and report their loss.
-        texts: The corpus on whose vectors the loss is measured.
+        quantize: For onnx and openvino: also write an int8 graph, and report its loss.
+        texts: The corpus on whose vectors the loss is measured; for openvino also the texts to calibrate int8 on.
         queries: Queries, to report the loss in nDCG@10 and R@100 too.
         qrels: The judgements of the queries.
         license: The licence named in the model card, such as "apache-2.0".
@@ -61,7 +61,7 @@ class ExportOptions:
     source: Annotated[Any, Argument(), Reads(_source)]
     output: Annotated[Place, Argument()]
     _: KW_ONLY
-    to: Literal["sentence-transformers", "sparse-encoder", "pylate", "pyserini", "onnx"]
+    to: Literal["sentence-transformers", "sparse-encoder", "pylate", "pyserini", "onnx", "openvino"]
     length: Annotated[int, Ge(3)] | None = None
     quantize: Literal["int8"] | None = None
     texts: Annotated[Any, Reads(inputs.passages)] = None
@@ -103,6 +103,11 @@ def export(options: ExportOptions) -> rk.Folder:
             target = importlib.import_module(f"retrievalkit_export.{options.to.replace('-', '_')}")
             with gathered():  # the probe texts may be truncated
                 written = target.write(retriever, staging)
+            if options.to == "openvino":
+                retriever = opened(source, length=options.length, backend="openvino")
+                target.write_graph(retriever, staging, "fp32")
+                if Path(source, target.FOLDER, target.NAMES["int8"]).is_file():  # exported in int8 before
+                    target.write_graph(retriever, staging, "int8")
             if options.quantize:
                 from retrievalkit_export.quantize import quantize
 
@@ -137,11 +142,11 @@ def export(options: ExportOptions) -> rk.Folder:
 def _check(options: ExportOptions) -> None:
     """Refuse options that have no effect."""
     measured = [name for name in ("texts", "queries", "qrels") if getattr(options, name) is not None]
-    for_onnx = (["quantize"] if options.quantize else []) + measured
+    for_graphs = (["quantize"] if options.quantize else []) + measured
     if options.push is None and not options.dry_run:
         msg = "dry_run=False has no effect without push. Set push to the name of the repository, or leave it out."
-    elif options.to != "onnx" and for_onnx:
-        msg = f"{for_onnx[0]} only applies to the target onnx, but the target is {options.to}. Leave it out."
+    elif options.to not in ("onnx", "openvino") and for_graphs:
+        msg = f"{for_graphs[0]} only applies to the targets onnx and openvino, not to {options.to}. Leave it out."
     elif options.quantize and options.texts is None:
         msg = "quantize needs texts, on which its loss is measured. Give a corpus as texts; also queries and qrels."
     elif options.quantize is None and measured:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.contracts import SIDES, Batch, Representation, Side, TokenStates
+from retrievalkit.contracts import SIDES, Batch, Representation, Side, Text, TokenStates
 from retrievalkit.contracts.commands import create, open_retriever
 from retrievalkit.errors import LengthError, UnsupportedError
 
@@ -52,13 +52,16 @@ class SingleVector:
     normalize: bool
 
 
-def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
+def opened(
+    source: str, *, for_tracing: bool = False, length: int | None, backend: Literal["openvino"] | None = None
+) -> Retriever:
     """Load a checkpoint or a pretrained model on the CPU, in eval mode.
 
     Args:
         source: Name or folder.
         for_tracing: Use attention made of plain operations.
         length: Maximum number of tokens per text on both sides; None = the model's lengths.
+        backend: The library that computes the encoder's layers; None = torch.
 
     Raises:
         LengthError: The model does not support that length.
@@ -66,7 +69,7 @@ def opened(source: str, *, for_tracing: bool, length: int | None) -> Retriever:
     options: dict[str, Any] = {"attention": "eager"} if for_tracing else {}
     options |= dict.fromkeys(("query_length", "document_length"), length) if length else {}
     try:
-        return open_retriever(source, encoder_options=options).to("cpu")
+        return open_retriever(source, encoder_options=options, backend=backend).to("cpu")
     except LengthError as error:
         raise error.of_option("length") from error
 
@@ -110,7 +113,7 @@ def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, 
 def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
     """A batch of texts, and the encoder's states for it."""
     tower = retriever.tower(side)
-    batch = tower.collate(tower.tokenize([("", text) for text in texts], side), side).to(retriever.device)
+    batch = tower.collate(tower.tokenize([Text("", text) for text in texts], side), side).to(retriever.device)
     return batch, tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
 
 

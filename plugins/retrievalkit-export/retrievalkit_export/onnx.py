@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.contracts import SIDES, Batch, Representation, Side
+from retrievalkit.contracts import SIDES, Batch, Representation, Side, Text
 from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError
 from retrievalkit_export.card import Written
@@ -125,7 +125,7 @@ def _same(retriever: Retriever) -> bool:
     if "query" in retriever.towers:
         return False
     tower = retriever.tower("query")
-    batch = tower.collate(tower.tokenize([("", text) for text in PROBES], "query"), "query").to(retriever.device)
+    batch = tower.collate(tower.tokenize([Text("", text) for text in PROBES], "query"), "query").to(retriever.device)
     of_each = []
     for side in SIDES:
         states = tower(batch, retriever.pooler.needs.layers_of(side, tower.info))

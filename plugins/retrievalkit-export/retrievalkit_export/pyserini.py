@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrievalkit.contracts import SIDES
+from retrievalkit.contracts import SIDES, Text
 from retrievalkit.contracts.commands import kind_of, read_manifest
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import MissingDependencyError, UnsupportedError
@@ -68,7 +68,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     kind = "splade" if sparse else "auto"
     fields = _FIELDS[tower_of(retriever, "document").title]
     output = "--embeddings VECTORS" if sparse else "--embeddings INDEX --to-faiss"
-    vectors = None if sparse else retriever.encode([("", "text")], "document").vectors
+    vectors = None if sparse else retriever.encode([Text("", "text")], "document").vectors
     dimension = "" if vectors is None else f" --dimension {vectors.shape[2]}"
     encode = (
         f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "

@@ -24,6 +24,7 @@ from retrievalkit.contracts import (
     Pooler,
     Representation,
     Side,
+    Text,
     TokenStates,
     absolute_layers,
     refuse_idle,
@@ -98,7 +99,7 @@ class Viewers(Pooler):
         """Reject an encoder that lacks the [CLS]-like token needed for the query's vector."""
         if self.query_viewer:
             return
-        batch = encoder.collate(encoder.tokenize([("", "a")], "query"), "query")
+        batch = encoder.collate(encoder.tokenize([Text("", "a")], "query"), "query")
         if not bool(batch.special_mask[0, 0]):
             msg = "pooler 'viewers' with query_viewer=false needs a [CLS]-like token, but this encoder adds none. "
             msg += "Leave out query_viewer=false."

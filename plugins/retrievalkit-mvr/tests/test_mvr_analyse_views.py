@@ -44,8 +44,8 @@ class Stub:
         self.fingerprint, self.changed, self.dimensions = "stub", {}, None
 
     def encode(self, texts, side, precision):
-        vectors = torch.tensor(np.stack([self.tables[side][text] for _, text in texts]))
-        mask = None if self.masks is None else torch.tensor(np.stack([self.masks[side][text] for _, text in texts]))
+        vectors = torch.tensor(np.stack([self.tables[side][text.body] for text in texts]))
+        mask = None if self.masks is None else torch.tensor(np.stack([self.masks[side][text.body] for text in texts]))
         return Representation(vectors, mask)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from retrievalkit import hookimpl
 
 __version__ = "0.1.0"
-retrievalkit_contract = "1"
+retrievalkit_contract = "0.1"
 
 
 @hookimpl

@@ -193,7 +193,7 @@ class EmbedTask:
     def run(self, items: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int]]:
         """Encode the texts of all requests together."""
         index: OpenIndex = self.collection.models[self.model]
-        texts: list[Text] = [("", text) for item in items for text in item]
+        texts = [Text("", text) for item in items for text in item]
         with self.collection.encoders.using(index) as retriever:
             retriever.dimensions = self.dimensions or retriever.dimensions  # set again at the next use
             lengths = [len(ids) for ids in retriever.tower(self.side).tokenize(texts, self.side)]
@@ -218,11 +218,11 @@ class RerankTask:
     lock: threading.Lock = field(default_factory=threading.Lock)
     kind = "rerank"
 
-    def size(self, item: tuple[str, Sequence[Text]]) -> int:
+    def size(self, item: tuple[str, Sequence[tuple[str, str]]]) -> int:
         """The number of documents."""
         return len(item[1])
 
-    def run(self, items: Sequence[tuple[str, Sequence[Text]]]) -> list[list[float]]:
+    def run(self, items: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> list[list[float]]:
         """Score the documents of each query."""
         queries = [query for query, documents in items for _ in documents]
         texts = [document for _, documents in items for document in documents]

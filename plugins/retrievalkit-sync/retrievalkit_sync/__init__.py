@@ -6,7 +6,7 @@ from retrievalkit import hookimpl
 from retrievalkit.hookspecs import Register
 
 __version__ = "0.1.0"
-retrievalkit_contract = "1"
+retrievalkit_contract = "0.1"
 
 
 @hookimpl

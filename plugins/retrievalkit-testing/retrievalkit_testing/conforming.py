@@ -20,7 +20,8 @@ from retrievalkit_testing.packages import PACKAGES, same_name
 from retrievalkit_testing.properties import Kit, Outcome
 
 _KITS = {
-    "encoder": "encoders:ENCODERS", "pooler": "poolers:POOLERS", "loss": "losses:LOSSES",
+    "encoder": "encoders:ENCODERS", "pooler": "poolers:POOLERS",
+    "compressor": "compressors:COMPRESSORS", "loss": "losses:LOSSES",
     "indexer": "indexers:INDEXERS", "pretrainer": "pretrainers:PRETRAINERS", "source": "sources:SOURCES",
     "filter": "searching:FILTERS", "fusion": "searching:FUSIONS", "metric": "searching:METRICS",
     "reranker": "searching:RERANKERS", "recipe": "recipes:RECIPES", "command": "recipes:COMMANDS",

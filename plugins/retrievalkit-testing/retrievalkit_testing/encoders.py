@@ -25,20 +25,20 @@ from retrievalkit_testing.samples import kit_models
 from retrievalkit_testing.shared import Subject, share, stir
 
 WORDS: tuple[Text, ...] = (
-    ("", "what is the capital of france"),
-    ("", "lima peru"),
-    ("", "rome"),
-    ("", "which language is spoken in iceland and which currency do people use in the city"),
+    Text("", "what is the capital of france"),
+    Text("", "lima peru"),
+    Text("", "rome"),
+    Text("", "which language is spoken in iceland and which currency do people use in the city"),
 )
-LONG: Text = ("", "the government people pay with currency and language " * 60)
+LONG = Text("", "the government people pay with currency and language " * 60)
 ODD: tuple[Text, ...] = (
-    ("", ""),
-    ("", "   \t\n"),
-    ("", "\U0001f642\U0001f1eb\U0001f1f7 e\u0301 \u00e9 \ufb03"),
-    ("\u6f22\u5b57", "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059"),
-    ("", "\u0645\u0631\u062d\u0628\u0627 \u200f\u05e9\u05dc\u05d5\u05dd"),
-    ("", "a\u0000b \u200b \ufffd [CLS] [SEP] </s> [MASK]"),
-    ("", "x" * 2000),
+    Text("", ""),
+    Text("", "   \t\n"),
+    Text("", "\U0001f642\U0001f1eb\U0001f1f7 e\u0301 \u00e9 \ufb03"),
+    Text("\u6f22\u5b57", "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059"),
+    Text("", "\u0645\u0631\u062d\u0628\u0627 \u200f\u05e9\u05dc\u05d5\u05dd"),
+    Text("", "a\u0000b \u200b \ufffd [CLS] [SEP] </s> [MASK]"),
+    Text("", "x" * 2000),
 )
 _TOKENS = 6_000
 """Most words in a batch."""
@@ -113,7 +113,7 @@ class EncoderCase(Subject):
         lengths[0] = most
         words = draw.choice(VOCABULARY.split(), (count, most + 2))
         texts = [
-            (str(row[-1]) if drawn["titles"] and drawn["side"] == "document" else "", " ".join(row[:length]))
+            Text(str(row[-1]) if drawn["titles"] and drawn["side"] == "document" else "", " ".join(row[:length]))
             for row, length in zip(words, lengths, strict=True)
         ]
         return self.input(texts if drawn["seed"] % 4 != 1 else [*ODD, *texts][:count], drawn["side"])
@@ -142,7 +142,8 @@ class EncoderCase(Subject):
 
     def near(self, inputs: Input) -> Input:
         """The same texts with another last word."""
-        return self.input([(title, f"{text.rpartition(' ')[0]} rome") for title, text in inputs.texts], inputs.side)
+        texts = [text._replace(body=f"{text.body.rpartition(' ')[0]} rome") for text in inputs.texts]
+        return self.input(texts, inputs.side)
 
     def objective(self, component: Encoder, inputs: Input) -> torch.Tensor:
         states: torch.Tensor = component(inputs.batch, [self.last]).last
@@ -199,7 +200,7 @@ ENCODERS: Kit[EncoderCase] = Kit(
 def batch_fields(case: EncoderCase) -> None:
     """`collate` keeps the tokens, pads to the longest text, and marks padding and the tokenizer's special tokens."""
     for side in SIDES:
-        (added,) = case.encoder.tokenize([("", "")], side)
+        (added,) = case.encoder.tokenize([Text("", "")], side)
         ids = case.encoder.tokenize(WORDS, side)
         batch, shape = case.encoder.collate(ids, side), (len(ids), max(map(len, ids)))
         for field, dtype in (("input_ids", torch.long), ("attention_mask", torch.long), ("special_mask", torch.bool)):
@@ -225,11 +226,11 @@ def truncation(case: EncoderCase) -> str:
     """Long texts are truncated to the side's maximum length, and keep their closing special tokens."""
     lengths = []
     for side in SIDES:
-        long, longer, short = case.encoder.tokenize([LONG, ("", LONG[1] * 2), WORDS[0]], side)
+        long, longer, short = case.encoder.tokenize([LONG, Text("", LONG.body * 2), WORDS[0]], side)
         lengths.append(len(long))
         problem = f"a {side} of twice as many words has more tokens: it is not truncated"
         expect(len(long) == len(longer), problem, expected=len(long), actual=len(longer), method="tokenize")
-        empty = case.encoder.tokenize([("", "")], side)[0]
+        empty = case.encoder.tokenize([Text("", "")], side)[0]
         for place, name in ((0, "starts"), (-1, "ends")):
             special = empty and short[place] == empty[place]
             problem = f"a truncated {side} misses the token that {name} every other"
@@ -237,7 +238,7 @@ def truncation(case: EncoderCase) -> str:
             expect(kept, problem, expected=short[place], actual=long[place], method="tokenize")
         if f"{side}_length" in case.known:
             encoder = case.prepared(Needs(), **{f"{side}_length": _SHORT})
-            counts = [len(encoder.tokenize([text], side)[0]) for text in (LONG, (LONG[1], LONG[1]))]
+            counts = [len(encoder.tokenize([text], side)[0]) for text in (LONG, Text(LONG.body, LONG.body))]
             problem = f"with {side}_length={_SHORT} a text has more tokens"
             expect(max(counts) <= _SHORT, problem, expected=_SHORT, actual=max(counts), method="tokenize")
     return f"queries of {lengths[0]}, documents of {lengths[1]} tokens at most"
@@ -249,7 +250,7 @@ def pairs(case: EncoderCase) -> None:
     if "title" in case.options:
         leave_out("an option changes the titles.")
     text = "the language that people speak"
-    texts = [("peru", text), ("", text), (LONG[1], LONG[1]), LONG, ("", "")]
+    texts = [Text("peru", text), Text("", text), Text(LONG.body, LONG.body), LONG, Text("", "")]
     both, alone, long, most, empty = (case.encoder.tokenize([pair], "document")[0] for pair in texts)
     expect(both != alone, "the title of a document changes none of its tokens", actual=both, method="tokenize")
     words = [token for token in alone if token not in empty]
@@ -322,7 +323,7 @@ def names_of_tokens(case: EncoderCase) -> None:
 def layer_numbers(case: EncoderCase) -> None:
     """Layer 0 is the embeddings, which do not depend on other tokens; each higher layer differs from the one below."""
     text = "is the capital of france and people speak the language"
-    first, second = (case.batch([("", f"{word} {text}")]) for word in ("rome", "lima"))
+    first, second = (case.batch([Text("", f"{word} {text}")]) for word in ("rome", "lima"))
     if first.input_ids.shape != second.input_ids.shape:
         leave_out("two names of cities have different numbers of tokens.")
     same = (first.input_ids == second.input_ids)[0] & ~first.special_mask[0]

@@ -35,9 +35,9 @@ DIM, TERMS = 16, 30
 TEXTS, FEW, HITS = 300, 40, 10
 _SHOWN = 5
 
-Form = Literal["vectors", "several", "weights", "both", "texts"]
-"""Kinds of texts: one vector, one to three vectors, weights, a vector and weights, or words."""
-_VECTORS: tuple[Form, ...] = ("vectors", "several", "weights", "both")
+Form = Literal["vectors", "several", "keyed", "weights", "both", "texts"]
+"""Kinds of texts: one vector, one to three vectors, the same with keys, weights, a vector and weights, or words."""
+_VECTORS: tuple[Form, ...] = ("vectors", "several", "keyed", "weights", "both")
 
 ODD_IDS = (
     "with space", "a/b/../c", "..", "\u00fcn\u00efc\u00f6d\u00e9", "\u6f22\u5b57", "\U0001f642", "-1", "007", "7",
@@ -89,13 +89,14 @@ class Sample:
         writer = VectorWriter(folder)
         for shard, (start, end) in enumerate(itertools.pairwise([0, *self.cuts, len(self)])):
             part = self.texts.rows(slice(start, end))
-            vectors, mask, weights = part.vectors, part.vector_mask, part.weights
+            vectors, mask, weights, keys = part.vectors, part.vector_mask, part.weights, part.keys
             writer.write_shard(
                 shard,
                 self.ids[start:end],
                 None if vectors is None else (vectors if mask is None else vectors[mask]).numpy(),
                 counts=None if mask is None else mask.sum(1).numpy(),
                 weights=None if weights is None else scipy.sparse.csr_matrix(weights.numpy()),
+                keys=None if keys is None else keys[mask].numpy(),
             )
         writer.finish()
         return folder
@@ -112,14 +113,16 @@ def queries_of(form: Form, count: int, seed: int) -> Representation:
 
 def _side(form: Form, rows: int, most: int, seed: int) -> Representation:
     """Random texts. Weights are multiples of 1/255 and at most 1, so an index that rounds to 8 bits loses nothing."""
-    draw, most = np.random.default_rng(seed), most if form == "several" else 1
+    draw, most = np.random.default_rng(seed), most if form in ("several", "keyed") else 1
     parts: dict[str, Any] = {}
     if form != "weights":
         parts["vectors"] = torch.from_numpy(draw.standard_normal((rows, most, DIM), dtype=np.float32))
-    if form == "several":
+    if form in ("several", "keyed"):
         counts = torch.from_numpy(draw.integers(1, most + 1, rows))
         counts[:1] = most
         parts["vector_mask"] = torch.arange(most) < counts[:, None]
+    if form == "keyed":
+        parts["keys"] = torch.from_numpy(draw.integers(0, 3, (rows, most)))
     if form in ("weights", "both"):
         levels = draw.integers(0, 256, (rows, TERMS))
         parts["weights"] = torch.from_numpy((levels * (levels > 127) / 255).astype(np.float32))
@@ -354,6 +357,7 @@ def indexer_cases(
     root.mkdir(parents=True, exist_ok=True)
     component: Any = registry.get("indexer", name)
     forms: tuple[Form, ...] = ("texts",) if component.indexes == "texts" else _VECTORS
+    forms = tuple(form for form in forms if form != "keyed" or component.compares_keys)
     cases = [IndexerCase(name, form, root / form, options, recall) for form in forms]
     for case in cases if folder is None else ():  # a folder is removed with the last case that uses it
         weakref.finalize(case, shutil.rmtree, case.folder, ignore_errors=True)

@@ -24,12 +24,13 @@ from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, PluginError
 
 Kind = Literal[
-    "pooler", "loss", "encoder", "indexer", "pretrainer", "source", "filter", "fusion", "metric", "reranker"
+    "pooler", "compressor", "loss", "encoder", "indexer", "pretrainer", "source", "filter", "fusion", "metric",
+    "reranker",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _TEMPLATE = Path(__file__).with_name("plugin_template")
-_COMPARED = tuple(kind for kind in KINDS if kind not in ("source", "metric"))
+_COMPARED = tuple(kind for kind in KINDS if kind not in ("compressor", "source", "metric"))
 """Kinds with a baseline that the recipe compares with."""
 
 _WIDTH = 120
@@ -215,7 +216,7 @@ def _hooks(components: Sequence[registry.Component]) -> str:
         "",
         *_IMPORTS,
         "",
-        f'retrievalkit_contract = "{hookspecs.VERSION.partition(".")[0]}"',
+        f'retrievalkit_contract = "{hookspecs.VERSION.rpartition(".")[0]}"',
     ]
     for kind, group in groupby(components, key=lambda each: each.kind):
         some = list(group)

@@ -25,7 +25,7 @@ from retrievalkit_testing.properties import Kit, accepted, expect, expect_same, 
 from retrievalkit_testing.samples import kit_encoder, kit_models
 from retrievalkit_testing.shared import Subject, backward, seeded, share, stir
 
-TEXTS: tuple[Text, ...] = (("", "what is the capital of france"), ("Peru", "The city of Lima."), ("", ""))
+TEXTS = (Text("", "what is the capital of france"), Text("Peru", "The city of Lima."), Text("", ""))
 _TOKENS = 12_000
 """Most tokens in a batch; fewer with a vocabulary head, whose logits may take a gigabyte."""
 
@@ -85,7 +85,7 @@ class PoolerCase(Subject):
         }
         texts = drawn["texts"]
         most = min(drawn["tokens"], max(1, _TOKENS // (texts * (8 if head is not None else 1))))
-        empty, word = (encoder.tokenize([("", text)], side)[0] for text in ("", "rome"))
+        empty, word = (encoder.tokenize([Text("", text)], side)[0] for text in ("", "rome"))
         filled = self.filled(drawn)
         if filled:
             most = min(most, encoder.collate([empty], side).input_ids.shape[1] - len(empty))
@@ -118,13 +118,16 @@ class PoolerCase(Subject):
         states = {layer: inputs.states.layers[layer] for layer in layers}
         return component(replace(inputs.states, layers=states), inputs.side)
 
-    def read(self, inputs: Input, result: Representation) -> list[dict[str, Tensor]]:
+    def read(self, inputs: Input, result: Representation) -> list[dict[str, Any]]:
         rows = []
         for row in range(self.rows(inputs)):
-            parts: dict[str, Tensor] = {}
+            parts: dict[str, Any] = {}
+            mask: Any = slice(None) if result.vector_mask is None else result.vector_mask[row]
             if result.vectors is not None:
-                mask = result.vector_mask
-                parts["vectors"] = result.vectors[row] if mask is None else result.vectors[row][mask[row]]
+                parts["vectors"] = result.vectors[row][mask]
+            if result.keys is not None:
+                # As text, which is compared exactly; numbers may differ by rounding.
+                parts["keys"] = str(result.keys[row][mask].tolist())
             if result.weights is not None:
                 parts["weights"] = result.weights[row]
             rows.append(parts)
@@ -168,6 +171,7 @@ class PoolerCase(Subject):
                     result = self.call(pooler, inputs)
                 backward(objective(result))
                 seen += [result.kept, repr(result.parts), result.vectors, result.weights, result.vector_mask]
+                seen.append(result.keys)
                 seen += [states.grad for states in leaves]
         return [*seen, *(tensor.grad for tensor in pooler.parameters())]
 
@@ -185,6 +189,11 @@ class PoolerCase(Subject):
             shape = None if vectors is None else tuple(vectors.shape[:2])
             actual, expected = f"{tuple(mask.shape)} {mask.dtype}", f"{shape} torch.bool"
             expect(actual == expected, "vector_mask does not fit the vectors", expected=expected, actual=actual)
+        if (keys := result.keys) is not None:
+            shape = None if vectors is None else tuple(vectors.shape[:2])
+            actual, expected = f"{tuple(keys.shape)} {keys.dtype}", f"{shape} torch.int64"
+            expect(actual == expected, "keys do not fit the vectors", expected=expected, actual=actual)
+            expect(bool((keys == keys.int()).all()), "keys exceed 32 bits", actual=keys)
         if vectors is not None:
             count = int((torch.ones(vectors.shape[:2]) if mask is None else mask).sum(dim=1).min())
             expect(count, "a text has no vector", expected="at least one", actual=0)
@@ -269,6 +278,8 @@ def sides_agree(case: PoolerCase) -> None:
             sizes = [0 if getattr(side, name) is None else getattr(side, name).shape[-1] for side in (query, document)]
             problem = f"{name} of queries and documents differ in size"
             expect(sizes[0] == sizes[1], problem, expected=f"{sizes[0]} as of queries", actual=sizes[1])
+        keyed = (query.keys is None) == (document.keys is None)
+        expect(keyed, "vectors of only one side have keys")
 
 
 @POOLERS.property(after=_SOUND)

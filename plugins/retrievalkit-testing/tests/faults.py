@@ -75,7 +75,8 @@ def collated(**changes):
 
 def tokenized(change):
     """`tokenize` of other titles and texts."""
-    return {"tokenize": lambda self, texts, side: Transformer.tokenize(self, [change(*one) for one in texts], side)}
+    return {"tokenize": lambda self, texts, side: Transformer.tokenize(
+        self, [change(one.title, one.body) for one in texts], side)}  # fmt: skip
 
 
 def tokenized_to(length):

@@ -18,8 +18,8 @@ from retrievalkit import registry
 
 SLOW = ("other_process",)
 PAGE = Path(__file__).parents[3] / "docs/reference/testing.md"
-KINDS = ("encoder", "pooler", "loss", "pretrainer", "indexer", "source", "filter", "fusion", "metric", "reranker",
-         "recipe", "command", "package")  # fmt: skip
+KINDS = ("encoder", "pooler", "compressor", "loss", "pretrainer", "indexer", "source", "filter", "fusion", "metric",
+         "reranker", "recipe", "command", "package")  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -99,13 +99,14 @@ class JoinedStore(VectorStore):
     def _join(self, parts: Sequence[Part]) -> None:
         self._parts, stores = parts, [part.store for part in parts]
         first = stores[0]
-        sizes = {(store.dim, store.vocabulary) for store in stores}
+        sizes = {(store.dim, store.vocabulary, store.keyed) for store in stores}
         if len(sizes) > 1:
-            msg = f"'{first.folder}' and later segments hold vectors of different sizes, {sorted(sizes)}. Index again."
+            msg = f"'{first.folder}' and later segments hold vectors of different sizes or keys, {sorted(sizes)}. "
+            msg += "Index again."
             raise ArtifactError(msg)
         self.folder, self.manifest = first.folder, first.manifest
         self.ids = JoinedIds(self._parts)
-        self.dim, self.vocabulary = first.dim, first.vocabulary
+        self.dim, self.vocabulary, self.keyed = first.dim, first.vocabulary, first.keyed
         self.dtype = np.result_type(*(store.dtype for store in stores))
         self.offsets, self.vectors_per_text, self.rows = None, None, 0
         if self.dim:
@@ -130,12 +131,24 @@ class JoinedStore(VectorStore):
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
         """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         vectors = np.empty((len(rows), self.dim), dtype=self.dtype)
+        for store, places, inside in self._located(rows):
+            vectors[places] = store.take_vectors(inside)
+        return vectors
+
+    def take_keys(self, rows: np.ndarray) -> np.ndarray:
+        """(rows,) int32: the keys of any vectors by row, in the order of `rows`, read into memory."""
+        keys = np.empty(len(rows), dtype=np.int32)
+        for store, places, inside in self._located(rows):
+            keys[places] = store.take_keys(inside)
+        return keys
+
+    def _located(self, rows: np.ndarray) -> Iterator[tuple[VectorStore, np.ndarray, np.ndarray]]:
+        """Each folder that holds some vectors, their positions in `rows`, and their rows in the folder."""
         texts = self.texts_of(rows)
         inside = rows - self._rows_of(texts)
         for part, places in by_part(self._parts, texts):
             firsts = part.store._rows_of(part.folder_rows(texts[places]))
-            vectors[places] = part.store.take_vectors(firsts + inside[places])
-        return vectors
+            yield part.store, places, firsts + inside[places]
 
     def take_weights(self, texts: np.ndarray) -> Any:
         """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""

@@ -4,6 +4,7 @@
     ids.txt            the id of each text, one per line
     vectors-00000.npy  rows of the first shard: text-major, then vector; float32 or float16
     offsets.npy        only if the number of vectors varies: text t has the rows offsets[t] to offsets[t + 1]
+    keys.npy           only if vectors have keys: the key of each row, int32
     lexical-00000.npz  only if there are weights over a vocabulary: scipy CSR, one row per text
 
 Row numbers and offsets refer to the whole folder. Files are memory-mapped block by block, so memory use does not grow
@@ -35,6 +36,7 @@ from retrievalkit.errors import ArtifactError, UnsupportedError
 
 IDS = "ids.txt"
 OFFSETS = "offsets.npy"
+KEYS = "keys.npy"
 IDENTITY = ".identity.json"
 DTYPES = ("float32", "float16")
 _REMEDY = "Encode again, or copy the folder again."
@@ -52,6 +54,7 @@ class VectorBlock:
         vectors: (rows, dim), text-major, mapped into memory; or None.
         starts: (texts + 1,) the first row of each text in the block; None if all texts have equally many rows.
         weights: scipy CSR (texts, vocabulary), or None.
+        keys: (rows,) the key of each vector, or None.
     """
 
     first: int
@@ -59,6 +62,7 @@ class VectorBlock:
     vectors: np.ndarray | None
     starts: np.ndarray | None
     weights: Any
+    keys: np.ndarray | None = None
 
     @property
     def rows(self) -> int:
@@ -77,14 +81,15 @@ class VectorBlock:
 
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
-        vectors, starts = self.vectors, self.starts
-        if vectors is not None and starts is not None:
-            rows, starts = spread(starts, texts)
-            vectors = vectors[rows]
-        elif vectors is not None:
-            dim = vectors.shape[1]
-            vectors = vectors.reshape(self.texts, -1, dim)[texts].reshape(-1, dim)
-        return VectorBlock(0, len(texts), vectors, starts, None if self.weights is None else self.weights[texts])
+        vectors, starts, keys = self.vectors, self.starts, self.keys
+        if vectors is not None:
+            if starts is not None:
+                rows, starts = spread(starts, texts)
+            else:
+                rows = np.arange(len(vectors)).reshape(self.texts, -1)[texts].reshape(-1)
+            vectors, keys = vectors[rows], None if keys is None else keys[rows]
+        weights = None if self.weights is None else self.weights[texts]
+        return VectorBlock(0, len(texts), vectors, starts, weights, keys)
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,7 @@ class VectorStore:
         vectors_per_text: The number of vectors of each text; None if it varies, or there are none.
         offsets: (texts + 1,) int64, the first row of each text, if the number varies; else None.
         vocabulary: Number of columns of the weights; 0 if there are none.
+        keyed: True if vectors have keys.
         dtype: The type of the vectors.
 
     Raises:
@@ -167,6 +173,12 @@ class VectorStore:
         self.dtype = headers[0].dtype if headers else np.dtype(np.float32)
         self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
+        self.keyed = bool(headers) and KEYS in self.manifest["files"]
+        path = self.folder / KEYS
+        self._keys = _readable(path, partial(open_array, path, ("<i4",), 1)) if self.keyed else np.empty(0, np.int32)
+        if self.keyed and len(self._keys) != self.rows:
+            msg = f"'{path}' is damaged: it holds {len(self._keys)} keys for {self.rows} vectors. Encode again."
+            raise ArtifactError(msg)
         self.vectors_per_text = None
         if headers and self.offsets is None:
             if not len(self) or self.rows % len(self):
@@ -234,7 +246,7 @@ class VectorStore:
     def take(self, texts: np.ndarray) -> VectorBlock:
         """Any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
-        vectors, starts, weights = None, None, None
+        vectors, starts, weights, keys = None, None, None, None
         if self.dim:
             if self.offsets is None:
                 m = self.vectors_per_text or 1
@@ -242,9 +254,10 @@ class VectorStore:
             else:
                 rows, starts = spread(self.offsets, texts)
             vectors = self.take_vectors(rows)
+            keys = self.take_keys(rows) if self.keyed else None
         if self.vocabulary:
             weights = self.take_weights(texts)
-        return VectorBlock(0, len(texts), vectors, starts, weights)
+        return VectorBlock(0, len(texts), vectors, starts, weights, keys)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
         """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
@@ -260,6 +273,11 @@ class VectorStore:
                 return vectors
             result[places] = vectors
         return result
+
+    def take_keys(self, rows: np.ndarray) -> np.ndarray:
+        """(rows,) int32: the keys of any vectors by row, in the order of `rows`, read into memory."""
+        keys: np.ndarray = np.asarray(self._keys)[rows]
+        return keys
 
     def take_weights(self, texts: np.ndarray) -> Any:
         """(texts, vocabulary) scipy CSR: the weights of any texts, in the order of `texts`, read into memory."""
@@ -374,7 +392,10 @@ class VectorStore:
             weights = scipy.sparse.vstack(matrices, format="csr")
         varied = self.offsets is not None and vectors is not None
         starts = self.offsets[start : end + 1] - self.offsets[start] if varied else None  # type: ignore[index]
-        return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights)
+        keys = None
+        if self.keyed and vectors is not None:
+            keys = self.take_keys(np.arange(*self._rows_of(np.array([start, end]))))
+        return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights, keys)
 
 
 def _readable(path: Path, read: Callable[[], Opened]) -> Opened:

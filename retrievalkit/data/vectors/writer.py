@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, OFFSETS, VectorStore, in_order
+from retrievalkit.data.vectors.store import DTYPES, IDENTITY, IDS, KEYS, OFFSETS, VectorStore, in_order
 from retrievalkit.errors import ArtifactError, DataError, InputError
 from retrievalkit.storage.schemas import Count, File
 
@@ -102,8 +102,9 @@ class VectorWriter:
         *,
         counts: np.ndarray | None = None,
         weights: Any = None,
+        keys: np.ndarray | None = None,
     ) -> None:
-        """Write one shard. All shards have vectors of the same dim, or none has vectors; the same holds for weights.
+        """Write one shard. All shards have vectors of the same dim, or none has vectors; also for weights and keys.
 
         Args:
             number: The number of the shard, from 0.
@@ -111,6 +112,7 @@ class VectorWriter:
             vectors: (texts, m, dim), or (rows, dim) with `counts`, or None.
             counts: (texts,) the number of rows of each text, at least 1.
             weights: scipy sparse (texts, vocabulary), or None.
+            keys: (texts, m) or (rows,) integers of 32 bits, the keys of the vectors, or None.
 
         Raises:
             DataError: An id is empty, or contains a tab or a line break.
@@ -120,8 +122,8 @@ class VectorWriter:
         if not ids:
             msg = f"shard {number} has no texts"
             raise ValueError(msg)
-        rows, counts, matrix = check_shard(ids, vectors, counts, weights)
-        ids_file, counts_file = _parts_of(number)
+        rows, counts, matrix, keys = check_shard(ids, vectors, counts, weights, keys)
+        ids_file, counts_file, keys_file = _parts_of(number)
         parts = self._write(
             ids_file, lambda path: path.write_bytes("".join(f"{identifier}\n" for identifier in ids).encode())
         )
@@ -130,6 +132,8 @@ class VectorWriter:
             assert counts is not None
             files |= self._write(f"vectors-{number:05d}.npy", lambda path: np.save(path, rows))
             parts |= self._write(counts_file, lambda path: np.save(path, counts))
+        if keys is not None:
+            parts |= self._write(keys_file, lambda path: np.save(path, keys))
         if matrix is not None:
             import scipy.sparse
 
@@ -155,18 +159,21 @@ class VectorWriter:
         self.keep(self._record(number))
 
     def finish(self) -> dict[str, int]:
-        """Join the ids and counts of all shards and write the manifest; returns its counts.
+        """Join the ids, counts and keys of all shards and write the manifest; returns its counts.
 
         Raises:
-            ValueError: There is no shard, or dim or vocabulary differ between shards.
+            ValueError: There is no shard, or dim or vocabulary differ between shards, or some lack keys.
         """
         shards = len(self._parts("shard-*.json"))
         records = [self._read_record(number) for number in range(shards)]
-        kinds = {(record["dim"], record["vocabulary"]) for record in records}
+        kinds = {
+            (record["dim"], record["vocabulary"], _parts_of(number)[2] in record["parts"])
+            for number, record in enumerate(records)
+        }
         if len(kinds) != 1:
-            msg = f"{shards} shards with different (dim, vocabulary): {sorted(kinds)}" if kinds else "there is no shard"
-            raise ValueError(msg)
-        dim, vocabulary = next(iter(kinds))
+            msg = f"{shards} shards with different (dim, vocabulary, keyed): {sorted(kinds)}"
+            raise ValueError(msg if kinds else "there is no shard")
+        dim, vocabulary, keyed = next(iter(kinds))
         self._checksums = {name: entry for record in records for name, entry in record["files"].items()}
 
         def join(path: Path) -> None:
@@ -178,6 +185,8 @@ class VectorWriter:
         counts = {"texts": sum(record["texts"] for record in records), "shards": shards}
         if dim:
             counts |= {"vectors": self._write_offsets(counts["texts"]), "dim": dim}
+        if keyed:
+            self._checksums |= self._write(KEYS, lambda path: self._join_keys(path, counts["vectors"]))
         if vocabulary:
             counts["vocabulary"] = vocabulary
         storage.write_manifest(
@@ -243,11 +252,22 @@ class VectorWriter:
             self._checksums |= self._write(OFFSETS, lambda path: np.save(path, offsets))
         return int(offsets[-1])
 
+    def _join_keys(self, path: Path, rows: int) -> None:
+        with path.open("wb") as stream:
+            header = {"descr": "<i4", "fortran_order": False, "shape": (rows,)}
+            np.lib.format.write_array_header_1_0(stream, header)
+            for part in self._parts("keys-*.npy"):
+                stream.write(np.load(part).tobytes())
+
 
 def check_shard(
-    ids: Sequence[str], vectors: np.ndarray | None, counts: np.ndarray | None, weights: Any
-) -> tuple[np.ndarray | None, np.ndarray | None, Any]:
-    """Validate a shard; returns its rows, counts and weights as written (see `VectorWriter.write_shard`)."""
+    ids: Sequence[str],
+    vectors: np.ndarray | None,
+    counts: np.ndarray | None,
+    weights: Any,
+    keys: np.ndarray | None,
+) -> tuple[np.ndarray | None, np.ndarray | None, Any, np.ndarray | None]:
+    """Validate a shard; returns its rows, counts, weights and keys as written (see `VectorWriter.write_shard`)."""
     for identifier in ids:
         if not identifier or "\n" in identifier or "\t" in identifier or "\r" in identifier:
             msg = f"the id {identifier!r} cannot be written to {IDS}: an id may not be empty or contain tabs or line "
@@ -279,12 +299,18 @@ def check_shard(
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         _check_finite(matrix.data, ids, np.diff(matrix.indptr))
-    return rows, None if rows is None else counts, matrix
+    if keys is not None:
+        wide = np.asarray(keys).reshape(-1)
+        keys = wide.astype("<i4")
+        if rows is None or len(keys) != len(rows) or (keys != wide).any():
+            msg = f"{len(keys)} keys do not fit {0 if rows is None else len(rows)} vectors, or 32 bits"
+            raise ValueError(msg)
+    return rows, None if rows is None else counts, matrix, keys
 
 
-def _parts_of(number: int) -> tuple[str, str]:
-    """The files of a shard that `finish` joins for the whole folder: its ids and its counts."""
-    return f"ids-{number:05d}.txt", f"counts-{number:05d}.npy"
+def _parts_of(number: int) -> tuple[str, str, str]:
+    """The files of a shard that `finish` joins for the whole folder: its ids, counts and keys."""
+    return f"ids-{number:05d}.txt", f"counts-{number:05d}.npy", f"keys-{number:05d}.npy"
 
 
 def _clear(folder: Path) -> None:
@@ -335,6 +361,10 @@ def write_part(source: VectorStore, target: Path, first: int, last: int) -> None
             offsets = np.asarray(source.offsets[start : end + 1]) - source.offsets[start]
             np.save(target / OFFSETS, offsets, allow_pickle=False)
             files[OFFSETS], rows = storage.describe_file(target / OFFSETS), int(offsets[-1])
+        if source.keyed:
+            own = source.take_keys(np.arange(*source._rows_of(np.array([start, end]))))
+            np.save(target / KEYS, own, allow_pickle=False)
+            files[KEYS] = storage.describe_file(target / KEYS)
         counts |= {"vectors": rows, "dim": source.dim}
     if source.vocabulary:
         counts["vocabulary"] = source.vocabulary

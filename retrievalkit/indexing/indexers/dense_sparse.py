@@ -41,6 +41,7 @@ class DenseSparse(Indexer):
     """
 
     indexes = "vectors"
+    compares_keys = True
 
     def __init__(
         self, *, search: Literal["exact", "union"] = "exact", candidates: PositiveInt = 1000, rounded: bool = True

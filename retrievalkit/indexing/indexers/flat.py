@@ -29,8 +29,9 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 class Flat(Indexer):
     """Exact inner product search by brute force: scores every text for every query.
 
-    Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), weights over a
-    vocabulary (SPLADE), and both together. Example: `rkit index VECTORS --indexer flat --output INDEX`.
+    Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), vectors with keys
+    (COIL, by inverted lists), weights over a vocabulary (SPLADE), and both together. Example:
+    `rkit index VECTORS --indexer flat --output INDEX`.
 
     The folder holds the vectors, hard-linked where possible: 4 bytes per dimension, or 2 with `--stored fp16`. Memory
     does not grow with the index, because blocks are memory-mapped; search time grows linearly with the number of
@@ -44,6 +45,7 @@ class Flat(Indexer):
     """
 
     indexes = "vectors"
+    compares_keys = True
 
     def __init__(
         self,
@@ -68,9 +70,10 @@ class Flat(Indexer):
 
     @property
     def array_size(self) -> int:  # type: ignore[override]
-        """The size of the vectors if each text has one in fp32, and no weights."""
+        """The size of the vectors if each text has one in fp32, without a key or weights."""
         exact = self._precision == "fp32" and self._wanted != "cuda"
-        return self._store.dim if exact and self._store.vectors_per_text == 1 and not self._store.vocabulary else 0
+        alone = self._store.vectors_per_text == 1 and not self._store.vocabulary and not self._store.keyed
+        return self._store.dim if exact and alone else 0
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Link the vectors into the folder."""

@@ -18,8 +18,6 @@ ATTENTION = "retrievalkit_cpu"
 
 # Attention weights to compute together: two bf16 tensors of this size fit in a second-level cache.
 _GROUP = 1 << 19
-# Keys per tile of the matrix units.
-_TILE = 16
 
 
 def use_fast_attention(model: nn.Module) -> None:
@@ -75,9 +73,6 @@ def attention(
     biased = options.get("position_bias") is not None
     plain = key.shape[1] == query.shape[1] and not getattr(module, "is_causal", False) and not biased
     if not dropout or query.device.type != "cpu" or not plain:
-        if plain and not dropout and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-            query = query.contiguous()
-            key, value, attention_mask = _in_whole_tiles(key, value, attention_mask)
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         result: tuple[Tensor, None] = sdpa_attention_forward(
@@ -98,23 +93,6 @@ def attention(
     # Scale the smaller tensor.
     weights = Dropped.apply(weights, dropout, 1.0)  # type: ignore[no-untyped-call]
     return ((weights @ value) * keep_scale(dropout)).transpose(1, 2).contiguous(), None
-
-
-def _in_whole_tiles(key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Pad keys and values with masked entries to a multiple of 16; returns them contiguous, with the padded mask.
-
-    torch's fused attention in bf16 takes half of the time for keys in whole tiles of the matrix units: 193 tokens take
-    2.3 times as long as 208.
-    """
-    batch, _, tokens, _ = key.shape
-    missing = -tokens % _TILE
-    if not missing or (mask is not None and mask.shape[-1] != tokens):
-        return key.contiguous(), value.contiguous(), mask
-    added = (0, missing)
-    if mask is None:
-        mask = key.new_ones((1, 1, 1, tokens), dtype=torch.bool).expand(batch, 1, tokens, tokens)
-    mask = nn.functional.pad(mask, added, value=False if mask.dtype == torch.bool else -torch.inf)
-    return nn.functional.pad(key, (0, 0, *added)), nn.functional.pad(value, (0, 0, *added)), mask
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:

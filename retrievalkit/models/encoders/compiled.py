@@ -26,7 +26,7 @@ from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.architectures import first_position
 from retrievalkit.models.encoders import extra_tokens
 from retrievalkit.models.encoders.transformer import Transformer
-from retrievalkit.models.graphs import ExportError, Graph, Runtime, graph_folder
+from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, graph_folder
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import check_finite, check_source
 from retrievalkit.reporting import notices
@@ -48,7 +48,6 @@ class CompiledTransformer(Transformer):
 
     def __init__(self, backend: str, model: str | Path, **options: Any) -> None:
         self.backend = backend
-        self.parallel_batches = torch.get_num_threads() if backend == "openvino" else 1
         self._folder: Path | None = None
         self._options = options
         super().__init__(model, **options)
@@ -66,11 +65,11 @@ class CompiledTransformer(Transformer):
     def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
         """Calibrate int8 on batches like those to encode."""
         inputs = [self._inputs(batch) for batch in batches]
-        try:
-            self._graph(tuple(inputs[0]), layers).quantise(inputs)
-        except ExportError as error:
-            msg = f"'{self.source}' cannot be exported to {self.backend}, which int8 needs: {error}. Use fp32."
-            raise UnsupportedError(msg) from error
+        self._graph(tuple(inputs[0]), layers).quantise(inputs)
+
+    def openvino_model(self, layers: Sequence[int], precision: Precision) -> Any:
+        """Return OpenVINO's model: `input_ids` and `attention_mask` -> the states of layers; int8 as calibrated."""
+        return self._graph(("input_ids", "attention_mask"), layers).openvino_model(precision)
 
     def save(self, folder: Path) -> None:
         """Refuse to save."""
@@ -152,14 +151,15 @@ class CompiledTransformer(Transformer):
                 outputs = self._graph(tuple(inputs), layers)(inputs, precision, parallel=parallel)
                 return dict(zip(layers, outputs, strict=True))
             except ExportError as error:
-                notices.note(f"'{self.source}' cannot be exported to {self.backend}, and runs on torch: {error}.")
-                self.backend, self.parallel_batches = "torch", 1
+                notices.note(f"'{self.source}' runs on torch: {error}.")
+                self.backend = "torch"
         return super()._states(inputs, layers)
 
     def _graph(self, names: tuple[str, ...], layers: Sequence[int]) -> Graph:
         key = (*names, *layers)
         if key not in self._graphs:
-            states = super()._states
+            states, file = super()._states, Path(self.source) / QUANTISED
+            stored = file.is_file() and key == ("input_ids", "attention_mask", self.info.layers)
             graph = Graph(
                 cast("Runtime", self.backend),
                 lambda: self._network,
@@ -167,6 +167,7 @@ class CompiledTransformer(Transformer):
                 lambda texts, tokens: self._example(names, texts, tokens),
                 folder=self._folder,
                 name="-".join(map(str, key)),
+                quantised=file if stored else None,
             )
             self._graphs.setdefault(key, graph)  # another thread may have been first: one graph, one export
         return self._graphs[key]
@@ -236,6 +237,9 @@ class _FastTokenizer:
             self.backend_tokenizer.no_truncation()
         if isinstance(texts, str):
             return {"input_ids": self.backend_tokenizer.encode(texts, add_special_tokens=add_special_tokens).ids}
+        if len(texts) == 1:  # a batch starts threads
+            second = None if seconds is None else seconds[0]
+            return _Encoded([self.backend_tokenizer.encode(texts[0], second, add_special_tokens=add_special_tokens)])
         rows = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
         return _Encoded(self.backend_tokenizer.encode_batch(rows, add_special_tokens=add_special_tokens))
 

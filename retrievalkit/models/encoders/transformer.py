@@ -36,7 +36,7 @@ from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
 from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
 from retrievalkit.models.encoders.lora import LowRank, add_adapters, save_adapters
-from retrievalkit.models.encoders.packed import use_packed_layers
+from retrievalkit.models.encoders.narrow_norms import use_narrow_norms
 from retrievalkit.models.pretrained import (
     check_attention,
     code_refused,
@@ -213,7 +213,7 @@ class Transformer(Encoder):
                 raise UnsupportedError(msg) from error
         use_fast_dropout(model)
         use_fast_attention(model)
-        use_packed_layers(model)
+        use_narrow_norms(model)
         return model
 
     def _load_weights(self, needs: Needs) -> Any:
@@ -288,7 +288,7 @@ class Transformer(Encoder):
         }
         ids: list[list[int]] = [[]] * len(texts)
         for paired in (True, False):
-            rows = [row for row, (title, _) in enumerate(texts) if (bool(title) and self.title == "pair") == paired]
+            rows = [row for row, text in enumerate(texts) if (bool(text[0]) and self.title == "pair") == paired]
             if not rows:
                 continue
             titles, bodies = [texts[row][0] for row in rows], [texts[row][1] for row in rows]
@@ -326,7 +326,9 @@ class Transformer(Encoder):
             mask[row, : lengths[row]] = 1
         if side in self.needs.mask_filled and self.needs.fill_attended:
             mask[:] = 1
-        special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
+        specials = np.array([*self._special_ids, *self.extra.ids[side]], dtype=np.int64)
+        # For a query, `np.isin` takes several times as long.
+        special = (input_ids[:, :, None] == specials).any(axis=2) & (mask == 1)
         tensors = torch.from_numpy(input_ids), torch.from_numpy(mask), torch.from_numpy(special)
         batch = Batch(*tensors, padded=not mask.all())
         if (extra := self.extra.where(side, starts_special=self._starts_special)) is not None:
@@ -365,7 +367,7 @@ class Transformer(Encoder):
         states: dict[int, Tensor] = {}
         for layer in layers:
             state = output.last_hidden_state if layer == self.info.layers else output.hidden_states[layer]
-            # Packed layers return bf16; poolers should normalise and sum in float32.
+            # Narrow norms return bf16; poolers should normalise and sum in float32.
             states[layer] = state.float() if state.dtype == torch.bfloat16 else state
         return states
 

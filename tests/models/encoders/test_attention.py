@@ -104,16 +104,6 @@ def test_bf16_attention_repeats_its_draws_with_torchs_random_state():
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("form", ["none", "bool", "added"])
-@pytest.mark.parametrize("tokens", [15, 16, 17])
-def test_keys_added_to_fill_a_tile_change_nothing(form, tokens):
-    query, key, value = inputs(3, 2, tokens, 8, dtype=torch.bfloat16)
-    mask, added = masks(form, 3, tokens, torch.bfloat16)
-    made, _ = attention(Layer(), query, key, value, mask)
-    shares = (query.float() @ key.float().mT / 8**0.5 + added).softmax(-1)
-    torch.testing.assert_close(made.float(), (shares @ value.float()).transpose(1, 2), atol=0.02, rtol=0.02)
-
-
 def test_only_torchs_fused_attention_is_replaced():
     for kind, expected in (("sdpa", module.ATTENTION), ("eager", "eager")):
         config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)

@@ -12,13 +12,17 @@ from torch import nn
 
 from retrievalkit.cli.main import main
 from retrievalkit.contracts import ExtraTokens, Needs
-from retrievalkit.data.runs import read_run
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.queries import read_queries
+from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.models import graphs
 from retrievalkit.models.compiled import open_compiled
+from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.graphs import ExportError, Graph, resolve_backend
+from retrievalkit.models.rerankers import open_reranker
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting import notices
 from retrievalkit.search.index import Index
@@ -291,9 +295,9 @@ def test_int8_is_near_to_fp32_and_says_how_near(encoded):
 
 def test_int8_without_calibration_is_refused(tiny_model):
     retriever = Retriever.create(tiny_model, backend="openvino")
-    with pytest.raises(UnsupportedError, match="calibrated on the texts"):
+    with pytest.raises(UnsupportedError, match="int8 is not calibrated"):
         retriever.encode(TEXTS, "query", precision="int8")
-    with pytest.raises(InputError, match="32 texts or more"):
+    with pytest.raises(InputError, match="3 texts here: fewer than the 20"):
         retriever.calibrate(TEXTS, "document")
 
 
@@ -303,7 +307,79 @@ def test_int8_needs_openvino(tiny_model, tiny_collection, tmp_path):
     assert "openvino" in rkit(*words, "--backend", "onnx", fails=True)
 
 
+def test_another_calibration_replaces_the_first(tiny_model, tiny_collection):
+    retriever = Retriever.create(tiny_model, pooler="mean", backend="openvino")
+    passages = [(passage.title, passage.text) for passage in open_corpus(tiny_collection.corpus)]
+    vectors = []
+    for texts in (passages, [("", "a")] * 40):
+        retriever.calibrate(texts, "document")
+        vectors.append(retriever.encode(passages, "document", precision="int8").vectors)
+    assert not torch.equal(*vectors)
+
+
+@pytest.fixture(scope="module")
+def reranking(tiny_model, tiny_collection, tmp_path_factory):
+    """A cross-encoder, and the command that re-ranks all passages for twenty queries."""
+    folder = tmp_path_factory.mktemp("rerank")
+    (folder / "reranker").mkdir()
+    passages = list(open_corpus(tiny_collection.corpus))
+    queries = read_queries(tiny_collection.queries)[:20]
+    model, states = CrossEncoder.create(tiny_model), []
+    handle = model.model.classifier.register_forward_hook(lambda _, inputs, __: states.append(inputs[0]))
+    model.score(model.tokenize([query.text for query in queries], [("", one.text) for one in passages[:20]]))
+    handle.remove()
+    with torch.no_grad():  # scores by which the states differ most, as random scores are nearly equal
+        inputs = torch.cat(states)
+        model.model.classifier.weight[:] = torch.linalg.svd(inputs - inputs.mean(dim=0)).Vh[:1]
+    model.save(folder / "reranker")
+    write_run(folder / "run.trec", {query.id: [(one.id, 1.0) for one in passages] for query in queries})
+    places = "--queries", tiny_collection.queries, "--corpus", tiny_collection.corpus
+    return folder, ("rerank", "apply", folder / "reranker", "--run", folder / "run.trec", *places)
+
+
+def test_reranking_in_int8_is_near_to_fp32_and_states_its_loss(reranking):
+    folder, words = reranking
+    runs = {}
+    for precision in ("fp32", "int8"):
+        options = "--backend", "openvino", "--precision", precision
+        printed = rkit(*words, *options, "--output", folder / precision)
+        runs[precision] = [dict(hits) for hits in read_run(folder / precision).values()]
+    assert "of the best passages that fp32 finds (10 queries tried)" in printed
+    exact, scores = (np.array([[hits[one] for one in sorted(hits)] for hits in runs[name]]) for name in runs)
+    assert (exact != scores).any()
+    assert np.corrcoef(exact.ravel(), scores.ravel())[0, 1] > 0.7
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnx"])
+def test_reranking_in_int8_needs_openvino(reranking, tmp_path, backend):
+    _, words = reranking
+    options = "--backend", backend, "--precision", "int8", "--output", tmp_path / "out"
+    assert "openvino" in rkit(*words, *options, fails=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reranker_without_calibration_refuses_int8(reranking):
+    model = open_reranker(reranking[0] / "reranker", backend="openvino")
+    pairs = model.tokenize(["a"], [("", "b")])
+    with pytest.raises(UnsupportedError, match="not calibrated"):
+        model.score(pairs, precision="int8")
+    with pytest.raises(InputError, match="1 text here"):
+        model.calibrate([pairs])
+
+
 # --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_auto_on_onnx_runtime_is_fp32_where_the_hardware_has_bf16(
+    monkeypatch, encoded, tiny_model, tiny_collection, tmp_path
+):
+    monkeypatch.setenv("RKIT_PRECISION", "bf16")
+    options = "--backend", "onnx", "--precision", "auto", "--output"
+    rkit("encode", tiny_model, tiny_collection.corpus, *options, tmp_path / "vectors")
+    assert json.loads((tmp_path / "vectors" / "manifest.json").read_text())["options"]["precision"] == "fp32"
+    folders = tmp_path / "vectors", encoded[0] / "fp32"
+    found, expected = (VectorStore(folder).block(0, 42).vectors for folder in folders)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -321,16 +397,15 @@ def test_commands_give_the_hits_of_torch(encoded, tiny_model, tiny_collection, b
         assert len(set(runs[0][query]) & set(hits)) > 0.9 * len(hits)
 
 
-def test_a_cross_encoder_gives_the_scores_of_torch(tiny_model, tmp_path):
-    from retrievalkit.models.cross_encoder import CrossEncoder
-    from retrievalkit.models.rerankers import open_reranker
-
+def test_a_cross_encoder_gives_the_scores_of_torch(monkeypatch, tiny_model, tmp_path):
+    monkeypatch.setenv("RKIT_PRECISION", "bf16")  # "auto" on ONNX Runtime is fp32 nevertheless
     CrossEncoder.create(tiny_model).save(tmp_path)
     queries, passages = [text for _, text in TEXTS], TEXTS[::-1]
     scores = []
     for backend in ("torch", *BACKENDS):
         model = open_reranker(tmp_path, backend=backend)
-        scores.append(model.score(model.tokenize(queries, passages)))
+        precision = "auto" if backend == "onnx" else "fp32"
+        scores.append(model.score(model.tokenize(queries, passages), precision=precision))
         assert (model._graph is None) == (backend == "torch")
     np.testing.assert_allclose(scores[1], scores[0], atol=1e-5)
     np.testing.assert_allclose(scores[2], scores[0], atol=1e-5)

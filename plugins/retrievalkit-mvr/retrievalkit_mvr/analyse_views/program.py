@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from retrievalkit.contracts import Representation
+from retrievalkit.contracts import Representation, Text
 from retrievalkit.contracts.commands import (
     Precision,
     ProgressBar,
@@ -108,9 +108,10 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
             chunk = ids[start : start + CHUNK_DOCUMENTS]
             # A query may belong to several documents of the chunk; it is encoded once.
             query_ids = list(dict.fromkeys(query for document in chunk for query in judged.by_document[document]))
-            texts = [(passage.title, passage.text) for passage in map(judged.passage, chunk)]
+            texts = [judged.passage(document).content for document in chunk]
             documents = retriever.encode(texts, "document", precision=precision)
-            queries = retriever.encode([("", judged.text[query]) for query in query_ids], "query", precision=precision)
+            asked = [Text("", judged.text[query]) for query in query_ids]
+            queries = retriever.encode(asked, "query", precision=precision)
             if documents.vectors is None or queries.vectors is None:
                 name = retriever.description["pooler"]["name"]
                 msg = f"the pooler '{name}' computes weights over a vocabulary instead of vectors. {_SEVERAL}"

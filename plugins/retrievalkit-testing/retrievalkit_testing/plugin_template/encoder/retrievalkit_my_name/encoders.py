@@ -36,7 +36,7 @@ class MyName(Encoder):
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """The token ids of each text, truncated to the side's maximum length."""
-        joined = [f"{title} {text}".strip() for title, text in texts]  # a query's title is ""
+        joined = [f"{text.title} {text.body}".strip() for text in texts]  # a query's title is ""
         ids: list[list[int]] = self.tokenizer(joined, truncation=True, max_length=self.lengths[side])["input_ids"]
         return ids
 

@@ -1,0 +1,15 @@
+"""PLAID for retrievalkit. Nothing heavy is imported here: this module is imported at every start of rkit."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+__version__ = "0.1.0"
+retrievalkit_contract = "0.1"
+
+
+@hookimpl
+def register_indexers(register: Register) -> None:
+    """Register the indexer."""
+    register("plaid", "retrievalkit_plaid.indexer:Plaid")

@@ -1,0 +1,162 @@
+"""The indexer `plaid`: compression by hand, brute force over decompressed vectors, the contract, and end to end."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import retrievalkit_testing as testing
+import torch
+from click.testing import CliRunner
+from retrievalkit_plaid.indexer import CompressedTexts, Plaid, pack, unpack
+
+from retrievalkit.cli import main
+from retrievalkit.contracts import Representation
+from retrievalkit.data.vectors import VectorStore, VectorWriter
+from retrievalkit.errors import ArtifactError, UnsupportedError
+from retrievalkit.scoring import top_k
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Writes random unit vectors of several texts, builds an index of them and opens it."""
+
+    def built(texts, dim=16, most=4, **options):
+        folder = tmp_path / f"made-{len(list(tmp_path.iterdir()))}"
+        (folder / "vectors").mkdir(parents=True)
+        (folder / "index").mkdir()
+        counts = np.random.default_rng(1).integers(1, most + 1, texts)
+        vectors = unit(counts.sum(), dim)
+        writer = VectorWriter(folder / "vectors")
+        writer.write_shard(0, [f"t{row}" for row in range(texts)], vectors, counts=counts)
+        writer.finish()
+        indexer = Plaid(**options)
+        found = indexer.build(VectorStore(folder / "vectors"), folder / "index")
+        indexer.open(folder / "index")
+        return indexer, folder, vectors, counts, found
+
+    return built
+
+
+def unit(*shape, seed=0):
+    vectors = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("dim", [3, 8, 17])
+def test_numbers_are_packed_and_unpacked(bits, dim):
+    numbers = np.random.default_rng(0).integers(0, 1 << bits, (5, dim))
+    packed = pack(numbers, bits)
+    assert packed.shape == (5, -(-dim * bits // 8))
+    assert unpack(packed, bits, dim).tolist() == numbers.tolist()
+
+
+def test_two_bits_by_hand():
+    """0, 1, 2, 3 are 00 01 10 11: one byte."""
+    assert pack(np.array([[0, 1, 2, 3]]), 2).tolist() == [[0b00011011]]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_a_vector_is_its_nearest_centroid_and_the_nearest_level_of_each_difference(build, bits):
+    _, folder, vectors, counts, found = build(300, bits=bits)
+    texts = CompressedTexts(folder / "index", bits)
+    distances = ((vectors[:, None] - texts.centroids[None]) ** 2).sum(axis=2)
+    nearest = distances.argmin(axis=1)
+    np.testing.assert_allclose(
+        distances[np.arange(len(vectors)), texts.codes], distances.min(axis=1), rtol=1e-4, atol=1e-6
+    )
+    same = nearest == texts.codes  # other than ties
+    residuals = vectors - texts.centroids[nearest]
+    levels = texts.levels[np.abs(residuals[:, :, None] - texts.levels).argmin(axis=2)]
+    decompressed = texts.take(np.arange(300)).vectors
+    np.testing.assert_allclose(decompressed[same], (texts.centroids[nearest] + levels)[same], atol=1e-6)
+    assert same.mean() > 0.99
+    assert found["vectors"] == counts.sum()
+
+
+def test_more_bits_lose_less(build):
+    errors = []
+    for bits in (1, 2, 4):
+        _, folder, vectors, _, _ = build(300, bits=bits, centroids=8)
+        errors.append(np.square(CompressedTexts(folder / "index", bits).take(np.arange(300)).vectors - vectors).mean())
+    assert errors[0] > 1.5 * errors[1] > 3 * errors[2]
+
+
+def test_hits_are_those_of_brute_force_over_the_decompressed_vectors(build):
+    """With many candidates all of them, with few most."""
+    indexer, folder, _, counts, _ = build(1000, candidates=1000)
+    block = CompressedTexts(folder / "index", 2).take(np.arange(1000))
+    rows = np.split(torch.from_numpy(block.vectors), np.cumsum(counts)[:-1])
+    documents = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+    mask = torch.arange(documents.shape[1]) < torch.from_numpy(counts)[:, None]
+    queries = Representation(torch.from_numpy(unit(20, 3, 16, seed=2)))
+    expected, texts = top_k(queries, Representation(documents, mask), 10)
+    ids, scores = indexer.search(queries, 10)
+    assert ids == [[f"t{row}" for row in of_query] for of_query in texts.tolist()]
+    np.testing.assert_allclose(np.stack(scores), expected.numpy(), rtol=1e-4)
+    few = Plaid(candidates=60, probes=2)
+    few.open(folder / "index")
+    found = few.search(queries, 10)[0]
+    assert np.mean([len(set(one) & set(other)) / 10 for one, other in zip(found, ids, strict=True)]) > 0.8
+
+
+def test_more_candidates_find_more_and_probes_find_others(build):
+    _, folder, *_ = build(2000, centroids=64)
+    queries = Representation(torch.from_numpy(unit(50, 3, 16, seed=3)))
+    found = []
+    for options in ({"candidates": 4, "probes": 1}, {"candidates": 40, "probes": 1}, {"candidates": 40, "probes": 16},
+                    {"candidates": 2000}):  # fmt: skip
+        indexer = Plaid(**options)
+        indexer.open(folder / "index")
+        found.append([ids[0] for ids in indexer.search(queries, 1)[0]])
+    shares = [sum(one == best for one, best in zip(some, found[-1], strict=True)) for some in found]
+    assert shares[0] < shares[1] < shares[3]
+    assert found[1] != found[2]
+
+
+def test_a_damaged_folder_is_named(build):
+    _, folder, *_ = build(50)
+    codes = folder / "index" / "codes.npy"
+    whole = codes.read_bytes()
+    for content in (whole[:100], b""):
+        codes.unlink()
+        codes.write_bytes(content)
+        with pytest.raises(ArtifactError, match="is damaged"):
+            Plaid().open(folder / "index")
+
+
+def test_weights_are_refused(tmp_path):
+    import scipy.sparse
+
+    writer = VectorWriter(tmp_path)
+    writer.write_shard(0, ["a"], None, weights=scipy.sparse.csr_matrix(np.ones((1, 4), dtype=np.float32)))
+    writer.finish()
+    with pytest.raises(UnsupportedError, match="only vectors"):
+        Plaid().build(VectorStore(tmp_path), tmp_path / "index")
+
+
+@pytest.mark.slow
+def test_the_contract_is_kept(tmp_path):
+    """As an approximate indexer, whose scores may be off by 5 %: with 8 bits, as the vectors are random."""
+    testing.check("indexer", "plaid", folder=tmp_path, recall=0.8, bits=8)
+
+
+def rkit(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+    return result.stdout
+
+
+def test_from_encoding_to_evaluation(tiny_model, tiny_collection, tmp_path):
+    """A ColBERT's vectors: nearly the figures of brute force."""
+    rkit("encode", tiny_model, tiny_collection.corpus, "--pooler", "colbert", "--output", tmp_path / "vectors")
+    figures = {}
+    for indexer in ("flat", "plaid"):
+        rkit("index", tmp_path / "vectors", "--indexer", indexer, "--output", tmp_path / indexer)
+        run = tmp_path / f"{indexer}.trec"
+        rkit("search", tmp_path / indexer, "--queries", tiny_collection.queries, "--k", 10, "--output", run)
+        judged = rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json")
+        figures[indexer] = json.loads(judged)["metrics"]["nDCG@10"]
+    assert figures["plaid"] == pytest.approx(figures["flat"], abs=0.05)

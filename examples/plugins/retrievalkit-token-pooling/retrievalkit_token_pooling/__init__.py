@@ -1,0 +1,15 @@
+"""Token pooling for retrievalkit. Nothing heavy is imported here: this module is imported at every start of rkit."""
+
+from __future__ import annotations
+
+from retrievalkit import hookimpl
+from retrievalkit.hookspecs import Register
+
+__version__ = "0.1.0"
+retrievalkit_contract = "0.1"
+
+
+@hookimpl
+def register_compressors(register: Register) -> None:
+    """Register the compressor."""
+    register("token_pooling", "retrievalkit_token_pooling.compressors:TokenPooling")

@@ -1,0 +1,49 @@
+"""The contract of encoding texts: the texts with their context, and the compression of encoded documents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from retrievalkit.contracts.models import Representation
+
+
+class Text(NamedTuple):
+    """A text to encode, with its context: all that an encoder may tokenise.
+
+    Attributes:
+        title: The title; "" if there is none, as for queries.
+        body: The text itself.
+        fields: The other fields of its record: a passage's metadata, or a query's, such as its task. Values are texts,
+            numbers, booleans and lists of texts (`data.fields`).
+    """
+
+    title: str
+    body: str
+    fields: Mapping[str, Any] = {}
+
+    def __hash__(self) -> int:
+        # Fields may hold lists.
+        return hash(self[:2])
+
+
+class Compressor(ABC):
+    """Reduces encoded documents without training: merges, clusters, prunes or rounds vectors or weights.
+
+    `rkit encode --compressor "NAME(option=value)"` applies it to documents; queries are unchanged, so the dimension of
+    the vectors and the vocabulary must stay. Vectors folders and indexes record its name and options.
+    """
+
+    @abstractmethod
+    def compress(self, documents: Representation) -> Representation:
+        """Return the compressed representation of a batch; the result for a document does not depend on the others.
+
+        Args:
+            documents: The documents as they would be indexed: float32, on the CPU. Must not be changed.
+
+        Returns:
+            The same documents in the same order, each with at least one vector if it had vectors; with a `vector_mask`
+            if their numbers of vectors differ.
+        """

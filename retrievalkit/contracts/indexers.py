@@ -81,6 +81,10 @@ class Indexer(ABC):
     reads_texts: bool = False
     """For an index of vectors: True if a search needs the queries' texts too (`Representation.texts`)."""
 
+    array_size: int = 0
+    """For an open index of vectors: the size of a query's vector if `search` also takes the vector of a single query as
+    an array (1, size); 0, the default, if it takes a `Representation` only."""
+
     from_files: frozenset[str] = frozenset()
     """Options whose values come from a manifest or a recipe, not from the user; set before `build` and `open`. An
     address among them may belong to a stranger, so it gets no credentials."""

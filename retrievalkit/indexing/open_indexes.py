@@ -88,7 +88,8 @@ class OpenIndex:
         """The ids and scores of each query's top-k texts, optionally among allowed texts."""
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
-        encoded = queries.encoded_for(self)
+        vector = queries.vector_for(self) if allowed is None else None
+        encoded = queries.encoded_for(self) if vector is None else vector
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)
         result = search(encoded, k)
         sizes = [list(map(len, part)) for part in result] if isinstance(result, tuple) and len(result) == 2 else []

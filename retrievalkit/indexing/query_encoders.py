@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +21,10 @@ from retrievalkit.indexing.open_indexes import OpenIndex, locate_input
 from retrievalkit.registry.trust import anonymously
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.models.compiled import CompiledRetriever
     from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
     from retrievalkit.models.retriever import Retriever
@@ -38,6 +42,7 @@ class Encoders:
     # Held while a retriever is loaded or used: tokenizers and poolers are not thread-safe.
     lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
+    _compiled: dict[str, CompiledRetriever | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Locate the checkpoint of each index, so that mistakes are reported before any search."""
@@ -92,6 +97,23 @@ class Encoders:
         """Encode texts with the retriever of an index."""
         with self.using(index) as retriever:
             return retriever.encode(texts, side, precision=self.precision)
+
+    def compiled(self, index: OpenIndex) -> CompiledRetriever | None:
+        """The retriever of an index without torch; None if torch encodes for the index, or is loaded already."""
+        size, cut, checkpoint = index.indexer.array_size, self.dimensions_for(index), index.checkpoint
+        # A search of several retrievers has no folders of its own.
+        known = size and cut is None and self.precision == "fp32" and str(index.folder) in self._folders
+        if not known or checkpoint is None:
+            return None
+        key, identity = self._key(index), [checkpoint["fingerprint"], self.options_for(index)]
+        with self.lock:
+            if key not in self._compiled and key not in self._loaded:
+                from retrievalkit.models.compiled import open_compiled
+                from retrievalkit.models.pretrained import locate_model
+
+                place = locate_model(self.place_of(index))
+                self._compiled[key] = open_compiled(place, identity, self.backend, partial(self.of, index))
+            return self._compiled.get(key)
 
     def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
         """Use an already loaded retriever for the indexes that it encoded."""
@@ -219,6 +241,13 @@ class QueryBatch:
         """A subset of the queries, with their encodings."""
         encoded = {key: _rows(queries, rows) for key, queries in self._encoded.items()}
         return replace(self, queries=[self.queries[row] for row in rows], _encoded=encoded)
+
+    def vector_for(self, index: OpenIndex) -> np.ndarray | None:
+        """The vector (1, dim) of a single query, encoded without torch; None if that is impossible."""
+        text = self.queries[0].text if len(self) == 1 else ""  # "" if the query is a vector
+        compiled = self.encoders.compiled(index) if text else None
+        vector = None if compiled is None else compiled.encode([self.queries[0].content], "query")
+        return vector if vector is not None and vector.shape[1] == index.indexer.array_size else None
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
         """The queries in the form that an index searches: encoded, or as texts."""

@@ -1,18 +1,14 @@
 """Inference on a processor by OpenVINO or ONNX Runtime instead of torch.
 
-A module is exported as a graph on first use. The graph is compared with the module, and cached for later processes:
-
-    ~/.cache/retrievalkit/graphs/MODEL/   NAME.xml and NAME.bin (OpenVINO) or NAME.onnx
+A module is exported as a graph on first use. The graph is compared with the module, and cached for later processes
+(see `compiled`).
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import logging
 import os
-import shutil
-import sys
 import tempfile
 import threading
 import warnings
@@ -24,8 +20,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from retrievalkit import storage
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
+from retrievalkit.models.compiled import OpenVinoProgram, cached_folder, import_openvino
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import model_file, model_fingerprint
 from retrievalkit.registry.modules import module_spec
@@ -39,8 +35,6 @@ AUTO = "RKIT_BACKEND"
 """Environment variable: the backend that "auto" selects."""
 
 _PACKAGES = {"openvino": ("openvino",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
-_VERSIONED = ("retrievalkit", "torch", "transformers", "tokenizers", "openvino", "onnxruntime")
-_KEPT_MODELS = 10
 _TOLERANCE = 1e-3
 _LEAST_CALIBRATION = 20  # texts
 
@@ -90,25 +84,13 @@ def parallel_batches(runtime: str) -> int:
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
     """Return the cache folder of a model's graphs, keyed by its files (or hub commit), options and package versions.
 
-    The least recently used of more than ten is deleted. None if the model has no configuration file or the cache is not
-    writable.
+    None if the model has no configuration file or the cache is not writable.
     """
     config = model_file(source, "config.json", revision=revision)
     if config is None:
         return None
     identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
-    discover = importlib.metadata.Distribution.discover
-    versions = [next((one.version for one in discover(name=name)), None) for name in _VERSIONED]
-    home = storage.cache_folder("graphs")
-    folder = home / storage.fingerprint_value([source, identity, options, versions])
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
-    except OSError:
-        return None
-    for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_MODELS]:
-        shutil.rmtree(old, ignore_errors=True)
-    return folder
+    return cached_folder([source, identity, options])
 
 
 class Graph:
@@ -188,7 +170,11 @@ class Graph:
         if model is None:
             msg = "int8 is not calibrated here: rkit encode and rkit rerank apply do so. Use another --precision."
             raise UnsupportedError(msg)
-        return _openvino().Core().read_model(model) if isinstance(model, Path) else model
+        return import_openvino().Core().read_model(model) if isinstance(model, Path) else model
+
+    def file(self) -> Path:
+        """Return OpenVINO's file of the graph, exported on first use."""
+        return self._exported(".xml")
 
     def _compile(self, precision: Precision, *, parallel: bool) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
         if self.runtime == "onnx":
@@ -243,25 +229,12 @@ def _same(output: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
     return torch.allclose(output, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
-class _OpenVinoProgram:
-    """A graph compiled by OpenVINO, with a request for each thread that calls it."""
+class _OpenVinoProgram(OpenVinoProgram):
+    """A graph compiled by OpenVINO, from tensors to tensors."""
 
-    def __init__(self, model: Any, precision: Precision = "fp32", *, parallel: bool = False) -> None:
-        openvino = _openvino()
-        options = {
-            "PERFORMANCE_HINT": "THROUGHPUT" if parallel else "LATENCY",
-            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        }
-        self._compiled = openvino.Core().compile_model(model, "CPU", options)
-        self._requests = threading.local()
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        if not hasattr(self._requests, "own"):
-            self._requests.own = self._compiled.create_infer_request()
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:  # type: ignore[override]
         arrays = {name: tensor.contiguous().numpy() for name, tensor in inputs.items()}
-        results = self._requests.own.infer(arrays, share_inputs=True)
-        return [torch.from_numpy(results[number]) for number in range(len(results))]
+        return [torch.from_numpy(result) for result in super().__call__(arrays)]
 
 
 class _OnnxProgram:
@@ -283,7 +256,7 @@ class _OnnxProgram:
 
 
 def _export_openvino(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
-    openvino = _openvino()
+    openvino = import_openvino()
     traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
     model = openvino.convert_model(traced, example_input=tuple(example.values()))
     for port, name in zip(model.inputs, example, strict=True):
@@ -303,14 +276,6 @@ def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -
         external_data=False,
         verbose=False,
     )
-
-
-def _openvino() -> Any:
-    """Import openvino with its telemetry disabled; otherwise each import sends a report."""
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    import openvino
-
-    return openvino
 
 
 @contextmanager

@@ -7,10 +7,12 @@ checkpoint, which is cheap and works with every indexer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from retrievalkit.contracts import Candidates, Text
 from retrievalkit.data.corpus import Corpus
@@ -26,6 +28,8 @@ from retrievalkit.search.searcher import Searcher
 if TYPE_CHECKING:
     from retrievalkit.contracts import Representation, Side
     from retrievalkit.models.retriever import Retriever
+
+    Tokenize = Callable[[Sequence[Text], Side], list[list[int]]]
 
 MOST = 20
 """Maximum number of terms or token pairs per hit; fewer are printed."""
@@ -115,7 +119,12 @@ def _reasons(
     texts = {document: passages[document].content for document in ids if document in passages}
     if not texts:
         return {}
-    # Imported late: if only text indexes are searched, importing torch would take most of the time.
+    if (compiled := searcher.encoders.compiled(source)) is not None:
+        with notices.gathered():
+            vector = compiled.encode([query.content], "query")[0]
+            found = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
+            return dict(zip(texts, found, strict=True))
+    # Imported late: importing torch would take most of the time of a search that does not need it.
     from retrievalkit.scoring import scores, viewed
 
     # Truncated texts were already reported by the search and by `rkit encode`.
@@ -124,7 +133,11 @@ def _reasons(
         queries = viewed(searcher.encoders.encode(source, [query.content], "query"), view)
         if queries.weights is None and _vectors(queries) == 1 and counts.get("vectors", 0) == counts.get("texts"):
             # A single vector per text and query has no parts to explain.
-            return dict(zip(texts, _by_sentences(searcher, source, queries, list(texts.values())), strict=True))
+            def encode(sentences: Sequence[Text], side: Side) -> np.ndarray:
+                return np.asarray(searcher.encoders.encode(source, sentences, side).vectors)[:, 0]
+
+            vector, tokenize = np.asarray(queries.vectors)[0, 0], retriever.tower("document").tokenize
+            return dict(zip(texts, _by_sentences(vector, list(texts.values()), tokenize, encode), strict=True))
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if queries.vectors is not None:
@@ -149,24 +162,22 @@ def _vectors(representation: Representation) -> int:
     return 0 if representation.vectors is None else representation.vectors.shape[1]
 
 
-def _by_sentences(searcher: Searcher, index: OpenIndex, queries: Representation, texts: Sequence[Text]) -> list[Found]:
-    """Each text's sentence nearest to the query under the same model; none if the text has a single sentence."""
-    from retrievalkit.scoring import scores, viewed
-
-    with searcher.encoders.using(index) as retriever:
-        parts = [part if len(part := _sentences(retriever, text)) > 1 else [] for text in texts]
-        # Overlapping passages share sentences.
-        sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
-        if not sentences:
-            return [Found("")] * len(texts)
-        encoded = searcher.encoders.encode(index, [Text("", sentence) for sentence in sentences], "document")
-    values = scores(queries, viewed(encoded, index.indexer.view))[0].tolist()
-    score_of = dict(zip(sentences, values, strict=True))
+def _by_sentences(
+    query: np.ndarray, texts: Sequence[Text], tokenize: Tokenize, encode: Callable[[Sequence[Text], Side], np.ndarray]
+) -> list[Found]:
+    """Each text's sentence nearest to a query, (dim,), by the same model; none if the text has a single sentence."""
+    parts = [part if len(part := _sentences(tokenize, text)) > 1 else [] for text in texts]
+    # Overlapping passages share sentences.
+    sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
+    if not sentences:
+        return [Found("")] * len(texts)
+    values = encode([Text("", sentence) for sentence in sentences], "document") @ query
+    score_of = dict(zip(sentences, values.tolist(), strict=True))
     nearest = [max(part, key=score_of.__getitem__, default=None) for part in parts]
     return [Found("", sentence=text, sentence_score=score_of[text]) if text else Found("") for text in nearest]
 
 
-def _sentences(retriever: Retriever, text: Text) -> list[str]:
+def _sentences(tokenize: Tokenize, text: Text) -> list[str]:
     """The sentences of a text, without its title, that the model reads: later sentences do not affect the vector."""
     title, body, _ = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
@@ -175,7 +186,7 @@ def _sentences(retriever: Retriever, text: Text) -> list[str]:
     if len(sentences) < 2:
         return sentences
     texts = [Text("", ""), text, *(Text("", sentence) for sentence in sentences)]
-    special, read, *lengths = map(len, retriever.tower("document").tokenize(texts, "document"))
+    special, read, *lengths = map(len, tokenize(texts, "document"))
     starts = accumulate((length - special for length in lengths), initial=special)
     return [sentence for sentence, start in zip(sentences, starts, strict=False) if start < read]
 

@@ -59,7 +59,7 @@ def index(label, retriever=None, counts=None, contributions=None, view="all"):
 
 def searcher_of(sources, retriever):
     encode = lambda _, texts, side: retriever.encode(texts, side, precision="fp32")  # noqa: E731
-    encoders = SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode)
+    encoders = SimpleNamespace(using=lambda _: nullcontext(retriever), encode=encode, compiled=lambda _: None)
     return SimpleNamespace(sources=sources, encoders=encoders)
 
 

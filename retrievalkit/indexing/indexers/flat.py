@@ -1,26 +1,30 @@
-"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU."""
+"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU; of a single query also without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import PositiveInt
-from torch import Tensor
 
-from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.data.vectors import Ids, VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring import scores_of, top_k, top_k_among, top_k_of_store, vectors_alone, viewed
-from retrievalkit.scoring.device_blocks import DeviceBlocks
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from retrievalkit.contracts import Representation
+    from retrievalkit.scoring.device_blocks import DeviceBlocks
 
 Hits = tuple[list[list[str]], list[np.ndarray]]
 """Ids and scores of each query's hits."""
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class Flat(Indexer):
@@ -53,15 +57,26 @@ class Flat(Indexer):
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         view: Literal["all", "vectors", "weights"] = "all",
     ) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
+        self.block, self.view, self._wanted, self._precision = block, view, device, precision
+        if device == "cuda" and self._torch[0].type == "cpu":
             msg = "option 'device' of indexer 'flat' is cuda, but torch finds no GPU. Use auto or cpu."
             raise UnsupportedError(msg)
-        self.block = block
-        self.device = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-        self.dtype = _DTYPES[precision]
-        self.view = view
         self._store: VectorStore
         self._blocks: DeviceBlocks | None = None
+
+    @cached_property
+    def _torch(self) -> tuple[torch.device, torch.dtype]:
+        import torch
+
+        on_gpu = self._wanted != "cpu" and torch.cuda.is_available()
+        return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, _DTYPES[self._precision])
+
+    @property
+    def array_size(self) -> int:  # type: ignore[override]
+        """The size of the vectors if each text has one in fp32, without a key or weights."""
+        exact = self._precision == "fp32" and self._wanted != "cuda"
+        alone = self._store.vectors_per_text == 1 and not self._store.vocabulary and not self._store.keyed
+        return self._store.dim if exact and alone else 0
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Link the vectors into the folder."""
@@ -80,19 +95,36 @@ class Flat(Indexer):
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
         """The exact top-k texts by the scoring rule; ties in the order of the index."""
-        return self._best(viewed(queries, self.view), min(k, len(self._store)), None)
+        if isinstance(queries, np.ndarray):
+            return self._nearest(queries[0], k)
+        return self._best(queries, min(k, len(self._store)), None)
+
+    def _nearest(self, query: np.ndarray, k: int) -> Hits:
+        """The same texts and scores for the vector of a query, (dim,), in numpy."""
+        scores, rows = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
+        for block in self._store.blocks(self.block):
+            # As in `scoring.bf16_filter.of_query`: the rounding of a product does not depend on the other texts.
+            vectors = np.asarray(block.vectors).astype(np.float32, copy=False)
+            scores = np.concatenate([scores, np.einsum("ij,j->i", vectors, query)])
+            rows = np.concatenate([rows, np.arange(block.first, block.first + block.texts)])
+            best = np.argsort(-scores, kind="stable")[:k]
+            scores, rows = scores[best], rows[best]
+        return named(self._store.ids, scores[None], rows[None])
 
     def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The exact top-k allowed texts; other texts are skipped, or masked if they are few."""
-        return self._best(viewed(queries, self.view), min(k, len(self._store)), allowed.mask(self._store.ids))
+        return self._best(queries, min(k, len(self._store)), allowed.mask(self._store.ids))
 
     def _best(self, queries: Representation, k: int, mask: np.ndarray | None) -> Hits:
-        store, dtype = self._store, self.dtype
-        if self.device.type != "cpu":
+        from retrievalkit.scoring import top_k, top_k_among, top_k_of_store, viewed
+        from retrievalkit.scoring.device_blocks import DeviceBlocks
+
+        queries, store, (device, dtype) = viewed(queries, self.view), self._store, self._torch
+        if device.type != "cpu":
             if self._blocks is None or self._blocks.store is not store:
                 self._blocks = DeviceBlocks(store, dtype)
             width = self._blocks.width
-            best = top_k(queries.to(self.device), self._blocks, k, width=width, dtype=dtype, mask=mask)
+            best = top_k(queries.to(device), self._blocks, k, width=width, dtype=dtype, mask=mask)
         elif mask is None:
             best = top_k_of_store(queries, store, k, block=self.block, dtype=dtype)
         else:
@@ -101,6 +133,8 @@ class Flat(Indexer):
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts by the scoring rule, in fp32."""
+        from retrievalkit.scoring import scores_of, viewed
+
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(names) for names in ids])
 
 
@@ -112,12 +146,16 @@ class VectorIndexer(Indexer):
 
     def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
         """The top-k of a few allowed texts, by the original vectors."""
+        from retrievalkit.scoring import top_k_among, vectors_alone, viewed
+
         store, queries = self._store, viewed(queries, self.view).to("cpu")
         vectors_alone(queries, store.dim)
         return named(store.ids, *top_k_among(queries, store, allowed.mask(store.ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of texts by the scoring rule, from the original vectors."""
+        from retrievalkit.scoring import scores_of, vectors_alone, viewed
+
         store, queries = self._store, viewed(queries, self.view)
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, [store.ids.rows(names) for names in ids])

@@ -20,7 +20,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from retrievalkit.contracts import Batch
+from retrievalkit.contracts import Batch, Pooler, Side, TokenStates
 from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.architectures import first_position
@@ -75,6 +75,41 @@ class CompiledTransformer(Transformer):
         """Refuse to save."""
         msg = f"'{self.source}' was loaded to encode only, so it cannot be written to '{folder}'."
         raise UnsupportedError(msg)
+
+    def export(self, pooler: Pooler, side: Side, folder: Path) -> dict[str, Any]:
+        """Export a pooler's graph to a folder, and return what else `CompiledRetriever` needs for a side.
+
+        Raises:
+            ExportError: The texts of the side need more than tokens, hidden states and one vector.
+        """
+        layers = pooler.needs.layers_of(side, self.info)
+        names = {layer: f"layer{number}" for number, layer in enumerate(layers)}
+        if pooler.needs.extra_tokens or pooler.needs.mask_filled or self._folder is None or not self.tokenizer.is_fast:
+            msg = "the pooler needs other tokens than those of a text, or the tokenizer is slow"
+            raise ExportError(msg)
+
+        def pooled(inputs: Mapping[str, Tensor]) -> list[Tensor]:
+            # A pooler that reads the tokens themselves raises an exception.
+            tokens: Any = None
+            states = {layer: inputs[name] for layer, name in names.items()}
+            made = pooler(TokenStates(states, inputs["attention_mask"], tokens, tokens), side).float()
+            values = {name for name, value in vars(made).items() if value is not None}
+            if made.vectors.shape[1] != 1 or values - {"vectors", "kept", "parts", "extras"}:
+                msg = "the pooler returns other values than a vector per text"
+                raise ValueError(msg)
+            return [made.vectors]
+
+        def examples(texts: int, tokens: int) -> dict[str, Tensor]:
+            states = torch.arange(texts * tokens * self.info.width).sin().view(texts, tokens, -1)
+            example = self._example(("attention_mask",), texts, tokens)
+            return {**example, **{name: states + layer for layer, name in names.items()}}
+
+        graph = Graph("openvino", lambda: pooler, pooled, examples, folder=folder, name=side)
+        stored = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))["tokenizer"]
+        settings = {name: stored[name] for name in ("tokenizer", "truncation_side")}
+        settings |= {"prefix": self.prefixes[side], "title": self.title, "length": self.lengths[side], "end": self.end}
+        files = {"encoder": self._graph(("input_ids", "attention_mask"), layers).file(), "pooler": graph.file()}
+        return {**settings, "padding": self.padding_id, **{name: str(file) for name, file in files.items()}}
 
     def _load_configuration(self) -> tuple[Any, Any]:
         """The configuration and the tokenizer, from the cache if possible."""

@@ -60,6 +60,36 @@ def test_what_comparing_with_every_text_finds(tmp_path, monkeypatch, name, count
             np.testing.assert_allclose(one[~np.isnan(one)], expected[row, some], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("dim", "texts", "values"), [(1, 3, 2), (8, 90, 2), (8, 700, None), (384, 300, None)])
+def test_a_single_query_without_torch_gets_the_same_texts_and_scores(tmp_path, dim, texts, values, dtype):
+    """Bit for bit, with ties, over the borders of shards and blocks."""
+    random = np.random.default_rng(0)
+    size = texts + 1, dim
+    drawn_values = random.standard_normal(size) if values is None else random.integers(-values, values, size)
+    vectors = (drawn_values / 3).astype(dtype)
+    store = write(tmp_path / "vectors", vectors=vectors[:-1], shard=70)
+    indexer = opened("flat", store, tmp_path / "index", block=64)
+    query = vectors[-1:].astype(np.float32)
+    tensor = torch.from_numpy(query)
+    assert indexer.array_size == dim
+    for k in (1, 10, texts, texts + 5):
+        (ids, scores), (expected, exact) = (indexer.search(one, k) for one in (query, Representation(tensor[:, None])))
+        assert ids == expected
+        np.testing.assert_array_equal(scores, exact)
+        assert scores[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"view": "all"}, {"view": "weights"}])
+def test_only_vectors_compared_exactly_are_searched_without_torch(tmp_path, options):
+    random, many = np.random.default_rng(0), "precision" not in options
+    weights = drawn_weights(random, 30) if many else None
+    store = write(tmp_path / "vectors", vectors=drawn(30), weights=weights)
+    assert not opened("flat", store, tmp_path / "index", **options).array_size
+    several = write(tmp_path / "several", vectors=drawn(60), counts=[2] * 30)
+    assert not opened("flat", several, tmp_path / "several-index").array_size
+
+
 @pytest.mark.parametrize("name", ["flat", "dense_sparse"])
 def test_the_number_of_threads_changes_nothing(tmp_path, name):
     random = np.random.default_rng(0)

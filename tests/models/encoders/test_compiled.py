@@ -18,12 +18,14 @@ from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.models import graphs
+from retrievalkit.models.compiled import open_compiled
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.graphs import ExportError, Graph, resolve_backend
 from retrievalkit.models.rerankers import open_reranker
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting import notices
+from retrievalkit.search.index import Index
 
 pytest.importorskip("openvino")
 pytestmark = pytest.mark.openvino
@@ -156,14 +158,14 @@ def test_a_module_whose_graph_computes_something_else_is_refused(tmp_path):
 
 def test_the_least_recently_used_graphs_make_room(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    models = [tmp_path / str(number) for number in range(11)]
+    models = [tmp_path / str(number) for number in range(21)]
     for number, model in enumerate(models):
         model.mkdir()
         (model / "config.json").write_text(str(number))
-    made = [graphs.graph_folder(str(model)) for model in models[:10]]
+    made = [graphs.graph_folder(str(model)) for model in models[:20]]
     assert graphs.graph_folder(str(models[0])) == made[0]
-    graphs.graph_folder(str(models[10]))
-    assert [folder.exists() for folder in made] == [True, False, *[True] * 8]
+    graphs.graph_folder(str(models[20]))
+    assert [folder.exists() for folder in made] == [True, False, *[True] * 18]
 
 
 def test_auto_is_what_is_installed_or_set(monkeypatch):
@@ -180,6 +182,86 @@ def test_auto_is_what_is_installed_or_set(monkeypatch):
     monkeypatch.setitem(graphs._PACKAGES, "onnx", ("no_such_package",))
     with pytest.raises(MissingDependencyError, match=r"retrievalkit\[onnx\]"):
         resolve_backend("onnx", CPU)
+
+
+# --- without torch --------------------------------------------------------------------------------------------------
+
+
+def without_torch(model, pooler="mean", **options):
+    """A retriever on OpenVINO, and its compiled form: exported, and opened again."""
+    retriever = Retriever.create(model, pooler=pooler, backend="openvino", **options)
+    opened = [open_compiled(str(model), retriever.fingerprint, "openvino", lambda: retriever) for _ in range(2)]
+    return retriever.eval(), opened[1]
+
+
+@pytest.mark.parametrize("title", ["pair", "space", "none"])
+@pytest.mark.parametrize("architecture", ["bert", "llama", "roberta"])
+def test_tokens_without_torch_are_those_of_the_encoder(model_of, architecture, title):
+    end = architecture == "llama"
+    options = {"title": title, "query_prefix": "query: ", "document_length": 12, "end_token": end}
+    retriever, compiled = without_torch(model_of(architecture), encoder_options=options)
+    texts = [*TEXTS, *((text, title) for title, text in TEXTS)]
+    for side in ("query", "document"):
+        assert compiled.tokenize(texts, side) == retriever.tower(side).tokenize(texts, side)
+
+
+def test_queries_cut_without_torch_are_reported_alike(model_of, capsys):
+    retriever, compiled = without_torch(model_of("bert"))
+    for tokenize in (retriever.tower("query").tokenize, compiled.tokenize):
+        with notices.collected():
+            tokenize(TEXTS[-2:], "query")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == second
+    assert "had more than 64 tokens" in first
+
+
+@pytest.mark.parametrize(
+    ("pooler", "options"),
+    [
+        *((name, {"normalize": normalize}) for name in ("cls", "mean", "max", "last") for normalize in (False, True)),
+        ("mean", {"layer": 1}),
+        ("projected", {"pooling": ("mean", "max"), "dimensions": (5,), "normalize": True}),
+    ],
+)
+def test_vectors_without_torch_are_those_of_the_retriever(model_of, pooler, options):
+    retriever, compiled = without_torch(model_of("bert"), pooler, pooler_options=options)
+    for side in ("query", "document"):
+        expected = retriever.encode(TEXTS * 9, side).vectors.squeeze(1).numpy()
+        np.testing.assert_allclose(compiled.encode(TEXTS * 9, side), expected, rtol=1e-4, atol=2e-6)
+        one, other = compiled.encode(TEXTS[:1], side), retriever.encode(TEXTS[:1], side).vectors[:, 0].numpy()
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_two_towers_without_torch_have_their_own_weights(model_of, tmp_path):
+    Retriever.create(model_of("bert"), pooler="mean", separate_towers=True).save(tmp_path)
+    retriever = Retriever.load(tmp_path, CPU, backend="openvino")
+    with torch.inference_mode():
+        retriever.tower("document")._network.embeddings.word_embeddings.weight.mul_(2)
+    compiled = open_compiled(str(tmp_path), retriever.fingerprint, "openvino", lambda: retriever)
+    for side in ("query", "document"):
+        expected = retriever.encode(TEXTS, side).vectors.squeeze(1).numpy()
+        np.testing.assert_allclose(compiled.encode(TEXTS, side), expected, rtol=1e-4, atol=2e-6)
+
+
+def test_several_vectors_per_text_need_torch(model_of):
+    assert without_torch(model_of("bert"), "colbert")[1] is None
+
+
+def test_a_search_without_torch_gives_the_hits_of_the_loaded_retriever(encoded):
+    folder, _ = encoded
+    if not (folder / "index").exists():
+        rkit("index", folder / "fp32", "--output", folder / "index")
+    query = "what is the capital of france"
+    words = "search", folder / "index", "--backend", "openvino", "--json", "--query", query
+    first, again, unexplained = (json.loads(rkit(*words, *more))["hits"] for more in ((), (), ("--no-explain",)))
+    assert first == again, "exported, and read again"
+    assert [hit["score"] for hit in unexplained] == [hit["score"] for hit in first]
+    with Index.open(folder / "index", backend="openvino", encoder=True) as index:
+        expected = index.search(query)
+    assert [hit["id"] for hit in first] == [hit.id for hit in expected]
+    assert [hit["score"] for hit in first] == pytest.approx([hit.score for hit in expected], rel=1e-6)
+    sentences = [hit.found[0].sentence for hit in expected]
+    assert [hit["found"][0].get("sentence") for hit in first] == sentences
 
 
 # --- int8 -----------------------------------------------------------------------------------------------------------

@@ -86,6 +86,14 @@ def import_openvino() -> Any:
     return openvino
 
 
+def model_input(text: Text, prefix: str, title: str) -> str | tuple[str, str]:
+    """Return a text with its prefix as a model reads it: a pair of title and body, or one string; see `Transformer`."""
+    heading, body, *_ = text
+    if heading and title == "pair":
+        return prefix + heading, body
+    return prefix + (f"{heading} {body}".strip() if heading and title == "space" else body)
+
+
 class CompiledRetriever:
     """A dual encoder with one vector per text, for a few texts at a time.
 
@@ -99,11 +107,9 @@ class CompiledRetriever:
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """Tokenise texts with prefix and special tokens, as the encoder `transformer` does."""
-        settings, rows = self._sides[side], list[Any]()
-        prefix, length, end = settings["prefix"], settings["length"], settings["end"]
-        for title, body, *_ in texts:
-            paired, spaced = (bool(title) and settings["title"] == form for form in ("pair", "space"))
-            rows.append((prefix + title, body) if paired else prefix + (f"{title} {body}".strip() if spaced else body))
+        settings = self._sides[side]
+        length, end = settings["length"], settings["end"]
+        rows: Any = [model_input(text, settings["prefix"], settings["title"]) for text in texts]
         with self._tokenizing:
             tokenizer = self._tokenizer(settings["tokenizer"])
             tokenizer.no_padding()

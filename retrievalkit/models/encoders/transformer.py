@@ -32,6 +32,7 @@ from retrievalkit.models.architectures import (
     set_dropout,
     vocabulary_head,
 )
+from retrievalkit.models.compiled import model_input
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
 from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
@@ -291,16 +292,13 @@ class Transformer(Encoder):
             "return_token_type_ids": False,
         }
         ids: list[list[int]] = [[]] * len(texts)
+        inputs: list[Any] = [model_input(text, prefix, self.title) for text in texts]
         for paired in (True, False):
-            rows = [row for row, text in enumerate(texts) if (bool(text[0]) and self.title == "pair") == paired]
+            rows = [row for row, value in enumerate(inputs) if isinstance(value, tuple) == paired]
             if not rows:
                 continue
-            titles, bodies = [texts[row][0] for row in rows], [texts[row][1] for row in rows]
-            if not paired and self.title == "space":
-                both = zip(titles, bodies, strict=True)
-                bodies = [f"{title} {body}".strip() if title else body for title, body in both]
-            first = [prefix + text for text in (titles if paired else bodies)]
-            parts = (first, bodies) if paired else (first,)
+            some = [inputs[row] for row in rows]
+            parts = list(map(list, zip(*some, strict=True))) if paired else [some]
             encoded = self.tokenizer(*parts, **options)
             count_cut(self.tokenizer, encoded, *parts, kind=f"{side} texts", limit=self.lengths[side])
             for row, tokens in zip(rows, encoded["input_ids"], strict=True):

@@ -51,7 +51,7 @@ main.built_in = {
     "tune": (
         "train",
         "retrievalkit.training.tune:tune",
-        "Search learning rate, temperature and epochs in a limited time, and write the best training's checkpoint.",
+        "Search learning rate, temperature and epochs within a time budget, and write the best checkpoint.",
     ),
     "rerank": (
         "train",

@@ -46,7 +46,7 @@ MISTAKES = {
     ),
     "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --epochs 1e300": "equal to 1000000",
     "train --model {model} --examples examples.jsonl --corpus {corpus} -o out --learning-rate inf": "finite number",
-    "pretrain --pretrainer mlm --model checkpoint --corpus {corpus} -o out": "give 'checkpoint/encoder'",
+    "pretrain --pretrainer mlm --model checkpoint --corpus {corpus} -o out": "Use its encoder: 'checkpoint/encoder'",
     "pretrain --pretrainer nope --model {model} --corpus {corpus} -o out": "unknown pretrainer 'nope'",
     "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit",
     "rerank train --model {model} --examples examples.jsonl --corpus {corpus} -o out": "has negatives",

@@ -40,6 +40,7 @@ def vector(text, salt):
 class FakeRetriever:
     """Encodes a text as random numbers of its own; a checkpoint is a folder with a name in retrievalkit.json."""
 
+    backend = "torch"
     loads = 0
     encoded = 0
 
@@ -60,7 +61,7 @@ class FakeRetriever:
     def encode(self, texts, side, *, precision="auto"):
         type(self).encoded += len(texts)
         assert side == "query"
-        assert all(title == "" for title, _ in texts)
+        assert all(text.title == "" for text in texts)
         return Representation(torch.from_numpy(np.stack([vector(text.body, self.salt) for text in texts]))[:, None])
 
 

@@ -136,7 +136,10 @@ def _reasons(
             def encode(sentences: Sequence[Text], side: Side) -> np.ndarray:
                 return np.asarray(searcher.encoders.encode(source, sentences, side).vectors)[:, 0]
 
-            vector, tokenize = np.asarray(queries.vectors)[0, 0], retriever.tower("document").tokenize
+            def tokenize(sentences: Sequence[Text], side: Side) -> list[list[int]]:
+                return retriever.tower(side).tokenize(sentences, side)
+
+            vector = np.asarray(queries.vectors)[0, 0]
             return dict(zip(texts, _by_sentences(vector, list(texts.values()), tokenize, encode), strict=True))
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)

@@ -202,13 +202,15 @@ class Faiss(VectorIndexer):
             return faiss.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
 
+    def _most(self, index: Any) -> int:
+        """The largest number of hits that a search may ask for."""
+        return min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+
     def _nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """(queries, k) scores and rows of faiss's hits where each text has one vector; -1 past the last."""
         all_scores, all_rows = [], []
         for first, index in self._shards:
-            scores, rows = index.search(
-                vectors, min(k, index.ntotal, GPU_MOST) if self.on_gpu else min(k, index.ntotal)
-            )
+            scores, rows = index.search(vectors, min(k, self._most(index)))
             all_scores.append(scores)
             all_rows.append(np.where(rows < 0, -1, rows + first))
         scores, rows = np.concatenate(all_scores, axis=1), np.concatenate(all_rows, axis=1)
@@ -224,7 +226,7 @@ class Faiss(VectorIndexer):
         """
         store, best = self._store, [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in vectors]
         for (first, index), parameters in zip(self._shards, selected or [None] * len(self._shards), strict=True):
-            most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+            most = self._most(index)
             # One extra hit shows whether a tie was cut off.
             wanted = min(most, k * -(-store.rows // len(store)) + 1)
             hits: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0), np.empty(0))] * len(vectors)
@@ -259,7 +261,7 @@ class Faiss(VectorIndexer):
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
         texts: list[list[np.ndarray]] = [[] for _ in counts]
         for first, index in self._shards:
-            most = min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+            most = self._most(index)
             _, nearest = index.search(vectors, min(wanted, most))
             for query, rows in enumerate(np.split(nearest, np.cumsum(counts)[:-1])):
                 texts[query].append(np.unique(store.texts_of(rows[rows >= 0] + first)))

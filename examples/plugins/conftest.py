@@ -9,8 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from retrievalkit import registry
+from retrievalkit.cli import main
 
 FOLDERS = tuple(path.parent for path in sorted(Path(__file__).parent.glob("*/pyproject.toml")))
 sys.path += map(str, FOLDERS)
@@ -33,6 +35,18 @@ def installed(request, tmp_path_factory):
         registry.default_registry.cache_clear()
         yield
     registry.default_registry.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def rkit():
+    """Run a command; returns what it prints."""
+
+    def run(*words, code=0):
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == code, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
+        return result.output if code else result.stdout
+
+    return run
 
 
 def _write_metadata(project, folder):

@@ -50,12 +50,13 @@ class Citadel(Loss):
             if queries.vectors is not None:
                 logits["vectors"] = scores(replace(queries, weights=None), replace(documents, weights=None))
             # Without the router's weights in eval mode: on held-out questions, this is the loss of the vectors.
-            sides = [one.weights for one in (queries, documents) if one.weights is not None]
-            if sides:
-                logits["router"] = scores(*(Representation(weights=one) for one in sides))
+            weights = [side.weights for side in (queries, documents) if side.weights is not None]
+            if weights:
+                logits["router"] = scores(*(Representation(weights=of_side) for of_side in weights))
             terms = {
-                name: cross_entropy_in_batch(one / self.temperature, positives, ignore) for name, one in logits.items()
+                name: cross_entropy_in_batch(part / self.temperature, positives, ignore)
+                for name, part in logits.items()
             }
-            if sides:
-                terms["balance"] = torch.stack([one.mean(dim=0).square().sum() for one in sides]).sum()
+            if weights:
+                terms["balance"] = torch.stack([of_side.mean(dim=0).square().sum() for of_side in weights]).sum()
         return LossValue.weighted(terms, {"balance": self.balance})

@@ -8,11 +8,9 @@ from math import e, log
 import pytest
 import retrievalkit_testing as testing
 import torch
-from click.testing import CliRunner
 from retrievalkit_citadel.losses import Citadel as CitadelLoss
 from retrievalkit_citadel.poolers import Citadel
 
-from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
 from retrievalkit.scoring import scores
 
@@ -37,13 +35,13 @@ def states(*texts):
 
 def pooler(**options):
     """A pooler whose router is the state itself, and whose vectors are its first two numbers."""
-    made = Citadel(EncoderInfo(width=3, layers=1, vocabulary_size=3), dimension=2, **options)
+    citadel = Citadel(EncoderInfo(width=3, layers=1, vocabulary_size=3), dimension=2, **options)
     with torch.no_grad():
-        for layer in (made.tokens, made.text):
+        for layer in (citadel.tokens, citadel.text):
             if layer is not None:
                 layer.weight.copy_(torch.eye(3)[: len(layer.weight)])
                 layer.bias.zero_()
-    return made.eval()
+    return citadel.eval()
 
 
 QUERY = states([(A, (ONE, 0.0, -1.0)), (B, (0.0, TWO, ONE))])
@@ -54,8 +52,8 @@ DOCUMENT = states([(B, (ONE, -5.0, TWO)), (A, (TWO, ONE, 0.0))])
 
 def test_the_score_is_that_of_the_paper():
     """Key X: the best of two tokens, times the weights; key Y: one token of the document; [CLS] adds 3*3 + 1*1."""
-    made = pooler(cls_dimension=2, document_keys=2)
-    query, document = made(QUERY, "query"), made(DOCUMENT, "document")
+    citadel = pooler(cls_dimension=2, document_keys=2)
+    query, document = citadel(QUERY, "query"), citadel(DOCUMENT, "document")
     by_x = max(1 * 1 * ONE * ONE, 1 * 2 * ONE * TWO)
     by_y = 2 * 1 * TWO * ONE
     torch.testing.assert_close(scores(query, document), torch.tensor([[10.0 + by_x + by_y]]), rtol=1e-5, atol=0)
@@ -63,14 +61,14 @@ def test_the_score_is_that_of_the_paper():
 
 def test_a_token_has_no_more_keys_than_positive_weights():
     """A weight of 0 adds nothing, and is not indexed."""
-    made = pooler(cls_dimension=0, document_keys=3)(DOCUMENT, "document")
-    assert made.keys[made.vector_mask].tolist() == [Z, X, X, Y]
+    document = pooler(cls_dimension=0, document_keys=3)(DOCUMENT, "document")
+    assert document.keys[document.vector_mask].tolist() == [Z, X, X, Y]
 
 
 def test_fewer_keys_match_less():
     """With one key, b is routed to Z alone and a to X: key Y of the query matches nothing."""
-    made = pooler(cls_dimension=0, document_keys=1)
-    value = scores(made(QUERY, "query"), made(DOCUMENT, "document"))
+    citadel = pooler(cls_dimension=0, document_keys=1)
+    value = scores(citadel(QUERY, "query"), citadel(DOCUMENT, "document"))
     assert value.item() == pytest.approx(1 * 2 * ONE * TWO, rel=1e-5)
 
 
@@ -96,13 +94,7 @@ def test_the_contract_of_losses_is_kept():
     testing.check("loss", "citadel")
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
-def test_from_training_to_evaluation(tiny_model, tiny_collection, tmp_path):
+def test_from_training_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
     """Trained, it finds most answers, and the index is exact."""
     data = tiny_collection.folder
     words = ["--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]

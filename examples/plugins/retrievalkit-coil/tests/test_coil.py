@@ -7,10 +7,8 @@ import json
 import pytest
 import retrievalkit_testing as testing
 import torch
-from click.testing import CliRunner
 from retrievalkit_coil.poolers import Coil
 
-from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, TokenStates
 from retrievalkit.scoring import scores
 
@@ -33,7 +31,7 @@ def states(*texts):
 def pooler():
     """Creates a pooler whose vectors are the states, possibly in pieces."""
 
-    def made(dimension=2, cls_dimension=2):
+    def create(dimension=2, cls_dimension=2):
         pooler = Coil(
             EncoderInfo(width=2, layers=1, vocabulary_size=6), dimension=dimension, cls_dimension=cls_dimension
         )
@@ -44,7 +42,7 @@ def pooler():
                     layer.bias.zero_()
         return pooler.eval()
 
-    return made
+    return create
 
 
 QUERY = [(1.0, 2.0), (A, (1.0, 0.0)), (A, (0.0, 1.0)), (C, (5.0, 5.0))]
@@ -59,27 +57,27 @@ DOCUMENTS = [
 
 def test_coil_full_adds_the_text_and_the_best_of_equal_tokens(pooler):
     """Of the first document: 1*3 + 2*1 of [CLS], then max(.5, 1.5) and max(2, -1) of the two a; nothing of b and c."""
-    made = pooler()
-    values = scores(made(states(QUERY), "query"), made(states(*DOCUMENTS), "document"))
+    coil = pooler()
+    values = scores(coil(states(QUERY), "query"), coil(states(*DOCUMENTS), "document"))
     torch.testing.assert_close(values, torch.tensor([[5.0 + 1.5 + 2.0, -2.0, -10.0]]))
 
 
 def test_coil_tok_has_no_vector_of_the_text(pooler):
-    made = pooler(cls_dimension=0)
-    values = scores(made(states(QUERY), "query"), made(states(*DOCUMENTS), "document"))
+    coil = pooler(cls_dimension=0)
+    values = scores(coil(states(QUERY), "query"), coil(states(*DOCUMENTS), "document"))
     torch.testing.assert_close(values, torch.tensor([[3.5, 0.0, -10.0]]))
 
 
 def test_the_vector_of_the_text_may_be_longer_than_those_of_tokens(pooler):
     """In pieces of one number, [CLS] adds the same product; the tokens have only their first number."""
-    made = pooler(dimension=1)
-    values = scores(made(states(QUERY), "query"), made(states(*DOCUMENTS), "document"))
+    coil = pooler(dimension=1)
+    values = scores(coil(states(QUERY), "query"), coil(states(*DOCUMENTS), "document"))
     torch.testing.assert_close(values, torch.tensor([[5.0 + 1.5 + 0.0, -2.0, -5.0]]))
 
 
 def test_a_text_without_tokens_scores_zero(pooler):
-    made = pooler(cls_dimension=0)
-    values = scores(made(states(QUERY, [(1.0, 1.0)]), "query"), made(states([(1.0, 1.0)]), "document"))
+    coil = pooler(cls_dimension=0)
+    values = scores(coil(states(QUERY, [(1.0, 1.0)]), "query"), coil(states([(1.0, 1.0)]), "document"))
     assert values.tolist() == [[0.0], [0.0]]
 
 
@@ -89,13 +87,7 @@ def test_the_contract_is_kept(options, tiny_model):
     testing.check("pooler", "coil", model=tiny_model, **options)
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
-def test_from_training_to_evaluation(tiny_model, tiny_collection, tmp_path):
+def test_from_training_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
     """Trained, it finds most answers; the index is exact, and a text can be deleted from it."""
     data = tiny_collection.folder
     words = ["--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import retrievalkit_testing as testing
 import torch
-from click.testing import CliRunner
 from retrievalkit_colberter import words
 from retrievalkit_colberter.losses import Stopwords
 from retrievalkit_colberter.poolers import ColBERTer
 
-from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, Progress, Representation, TokenStates
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.retriever import Retriever
@@ -129,18 +127,12 @@ def test_a_vocabulary_without_marks_is_refused(tmp_path, monkeypatch):
     Retriever.create(model, pooler="colberter", pooler_options={"whole_words": False})
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
-def test_the_conformance_command_passes():
+def test_the_conformance_command_passes(rkit):
     assert " failed" not in rkit("plugins", "check", "colberter")
 
 
 @pytest.mark.slow
-def test_the_loss_of_the_gates_makes_the_index_smaller(tiny_model, tiny_collection, tmp_path):
+def test_the_loss_of_the_gates_makes_the_index_smaller(rkit, tiny_model, tiny_collection, tmp_path):
     """From training to evaluation, with and without it: far fewer words are indexed, and the answers are found."""
     vectors, figures = [], []
     for weight in (0, 0.01):

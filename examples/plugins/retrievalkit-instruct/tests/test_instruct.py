@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 from retrievalkit_instruct.encoders import Instruct
 
 from retrievalkit import registry
-from retrievalkit.cli import main
 from retrievalkit.contracts import Needs, Text
 from retrievalkit.data.vectors import VectorStore
 
@@ -36,14 +34,8 @@ def test_a_format_is_filled_from_the_record(text, side, options, expected, tiny_
     assert encoder.tokenize([text], side) == built_in.tokenize([Text("", expected)], side)
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
 @pytest.mark.slow
-def test_the_contract_is_kept():
+def test_the_contract_is_kept(rkit):
     assert " failed" not in rkit("plugins", "check", "instruct")
 
 
@@ -56,7 +48,7 @@ def rows_of(folder):
     return [vectors.tolist() for _, vectors in VectorStore(folder).shards()]
 
 
-def test_training_encoding_and_search_read_the_fields(tiny_model, tiny_collection, tmp_path):
+def test_training_encoding_and_search_read_the_fields(rkit, tiny_model, tiny_collection, tmp_path):
     """A model trained on records equals one trained on texts that were formatted before, and finds the same."""
     passages = [json.loads(line) for line in tiny_collection.corpus.read_text().splitlines()]
     examples = [

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import retrievalkit_testing as testing
 import torch
-from click.testing import CliRunner
 from retrievalkit_plaid.indexer import CompressedTexts, Plaid, pack, unpack
 
-from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, UnsupportedError
@@ -143,13 +141,7 @@ def test_the_contract_is_kept(tmp_path):
     testing.check("indexer", "plaid", folder=tmp_path, recall=0.8, bits=8)
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
-def test_from_encoding_to_evaluation(tiny_model, tiny_collection, tmp_path):
+def test_from_encoding_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
     """A ColBERT's vectors: nearly the figures of brute force."""
     rkit("encode", tiny_model, tiny_collection.corpus, "--pooler", "colbert", "--output", tmp_path / "vectors")
     figures = {}

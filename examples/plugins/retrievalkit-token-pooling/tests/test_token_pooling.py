@@ -7,10 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from retrievalkit_token_pooling.compressors import TokenPooling, clusters
 
-from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import UnsupportedError
 
@@ -74,17 +72,11 @@ def test_weights_alone_are_refused():
         TokenPooling().compress(Representation(weights=torch.ones(2, 4)))
 
 
-def rkit(*words, code=0):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == code, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.output
-
-
-def test_the_contract_is_kept():
+def test_the_contract_is_kept(rkit):
     assert " failed" not in rkit("plugins", "check", "token_pooling")
 
 
-def test_from_encoding_to_added_texts(tiny_model, tiny_collection, tmp_path):
+def test_from_encoding_to_added_texts(rkit, tiny_model, tiny_collection, tmp_path):
     """The index has half of the vectors, still finds answers, and pools added texts; other vectors are refused."""
     vectors, encode = {}, ["encode", tiny_model, tiny_collection.corpus, "--pooler", "colbert"]
     for name, options in (("plain", []), ("pooled", ["--compressor", "token_pooling(protected=0)"])):
@@ -113,6 +105,6 @@ def test_from_encoding_to_added_texts(tiny_model, tiny_collection, tmp_path):
     assert "not comparable" in rkit("index", index, "--add", tmp_path / "plain", code=2)
 
 
-def test_queries_are_not_compressed(tiny_model, tiny_collection, tmp_path):
+def test_queries_are_not_compressed(rkit, tiny_model, tiny_collection, tmp_path):
     words = ["encode", tiny_model, tiny_collection.queries, "--side", "query", "--compressor", "token_pooling"]
     assert "these are queries" in rkit(*words, "--output", tmp_path / "vectors", code=2)

@@ -7,10 +7,8 @@ import json
 import pytest
 import retrievalkit_testing as testing
 import torch
-from click.testing import CliRunner
 from retrievalkit_unicoil.poolers import UniCoil
 
-from retrievalkit.cli import main
 from retrievalkit.contracts import EncoderInfo, TokenStates
 from retrievalkit.scoring import scores
 
@@ -76,17 +74,11 @@ def test_the_contract_is_kept(options, architecture, tmp_path):
     testing.check("pooler", "unicoil", model=model, **options)
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
-def test_the_conformance_command_passes():
+def test_the_conformance_command_passes(rkit):
     assert " failed" not in rkit("plugins", "check", "unicoil")
 
 
-def test_from_training_to_evaluation(tiny_model, tiny_collection, tmp_path):
+def test_from_training_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
     """Trained, it finds most answers; the index holds terms of the texts alone."""
     data = tiny_collection.folder
     words = ["--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import retrievalkit_testing as testing
 import torch
-from click.testing import CliRunner
 
 from retrievalkit import registry
-from retrievalkit.cli import main
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
@@ -142,17 +140,11 @@ def test_the_contract_is_kept(tmp_path):
     testing.check("indexer", "usearch", folder=tmp_path)
 
 
-def rkit(*words):
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == 0, f"rkit {' '.join(map(str, words))}\n{result.output}\n{result.exception!r}"
-    return result.stdout
-
-
-def test_the_conformance_command_passes():
+def test_the_conformance_command_passes(rkit):
     assert "indexer 'usearch': checked" in rkit("plugins", "check", "usearch")
 
 
-def test_from_encoding_to_evaluation(tiny_model, tiny_collection, tmp_path):
+def test_from_encoding_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
     """The same figures as brute force."""
     rkit("encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "vectors")
     figures = {}

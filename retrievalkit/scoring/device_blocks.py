@@ -43,7 +43,7 @@ class DeviceBlocks:
             copied = replace(block, vectors=vectors, weights=weights)
             free, total = torch.cuda.mem_get_info()
             # In order and once, also if several threads search.
-            if free > total // 4 and block.first == sum(one.texts for one in list(self._kept.values())):
+            if free > total // 4 and block.first == sum(earlier.texts for earlier in list(self._kept.values())):
                 self._kept.setdefault(block.first, copied)
             yield copied
 

@@ -88,14 +88,14 @@ def _note_alike(documents: Representation, pooler: str) -> None:
     across = torch.einsum("amw,bmw->mab", vectors, vectors).flatten(1).amin(dim=1) >= _ALIKE
     if across.all():
         return  # as with random weights, or with a single text
-    found = ""
+    problem = ""
     if across.any():
         numbers = ", ".join(str(place + 1) for place in across.nonzero()[:, 0].tolist())
-        found = f"number {numbers} is the same for all texts. Choose other layers, or another token"
+        problem = f"number {numbers} is the same for all texts. Choose other layers, or another token"
     elif bool((vectors @ vectors.transpose(1, 2) >= _ALIKE).all()):
-        found = "all are the same. Let them start farther apart, as pooler.position=1 does for viewers"
-    if found:
-        note(f"Before training, of the {len(across)} vectors that pooler '{pooler}' makes of a text, {found}.")
+        problem = "all are the same. Let them start farther apart, as pooler.position=1 does for viewers"
+    if problem:
+        note(f"Before training, of the {len(across)} vectors that pooler '{pooler}' makes of a text, {problem}.")
 
 
 @contextmanager

@@ -280,9 +280,9 @@ class Loop:
 
     def try_largest_step(self) -> None:
         """Compute a step of the largest samples and discard it, to meet a limit of memory before the training."""
-        trained = [one for one in self.module.parameters() if one.requires_grad]
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
         with unchanged(self.module):
-            states = [torch.empty_like(one) for one in (*trained, *trained)]  # as much memory as AdamW will take
+            states = [torch.empty_like(weight) for weight in trained * 2]  # as much memory as AdamW will take
             self.module.train()
             self._run(self.training.collate(self.training.largest()).to(states[0].device), torch.autograd.backward)
         self.module.zero_grad()

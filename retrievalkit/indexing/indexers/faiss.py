@@ -204,7 +204,8 @@ class Faiss(VectorIndexer):
 
     def _most(self, index: Any) -> int:
         """The largest number of hits that a search may ask for."""
-        return min(index.ntotal, GPU_MOST) if self.on_gpu else index.ntotal
+        vectors: int = index.ntotal
+        return min(vectors, GPU_MOST) if self.on_gpu else vectors
 
     def _nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """(queries, k) scores and rows of faiss's hits where each text has one vector; -1 past the last."""

@@ -17,8 +17,8 @@ The kind of data is detected from its keys or columns (`data.kinds`); `kind` set
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -92,29 +92,8 @@ class OwnFileOptions(FieldOptions):
     root: Annotated[Place | None, Flag(metavar="FOLDER")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HardNegativeOptions:
-    """Options for sentence-transformers' file of hard negatives by system.
-
-    Args:
-        queries: The query texts.
-        systems: Only hard negatives of these systems (comma-separated).
-        per_system: Maximum number of hard negatives per system.
-        scores: Re-ranker scores (qid, pid, score), used as teacher scores.
-        margin: Keep only hard negatives that score at least this much below each positive.
-    """
-
-    heading: ClassVar = "Hard negatives by system"
-
-    queries: Annotated[Any, Reads(inputs.queries)] = None
-    systems: str | Sequence[str] | None = None
-    per_system: Annotated[int, Ge(1)] | None = None
-    scores: Annotated[Place | None, Reads()] = None
-    margin: float | None = None
-
-
 @dataclass(frozen=True)
-class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
+class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
     """Options of `convert`.
 
     Args:
@@ -175,12 +154,12 @@ def convert(options: ConvertOptions) -> Converted:
         source = as_documents(source, None if options.root is None else Path(options.root))
     columns = None if options.columns == Columns() else options.columns
     cut, cutting = _cutter(options)
-    names = ("queries", "systems", "per_system", "scores", "margin")
-    if chosen := {name: value for name in names if (value := getattr(options, name)) is not None}:
+    hard_negatives = HardNegatives(**{option.name: getattr(options, option.name) for option in fields(HardNegatives)})
+    if hard_negatives != HardNegatives():
         if columns or cut or options.merge_parts or kind not in (None, "examples") or not _is_file(path):
             msg = f"hard negatives become a file of examples. Write to '{path.name}.jsonl', without kind or parts."
             raise OptionError(msg)
-        return Converted(options.output, _hard_negatives(source, path, chosen, options.corpus))
+        return Converted(options.output, _hard_negatives(source, path, hard_negatives, options.corpus))
     if kind is None:
         kind = "corpus" if columns else kind_of(source)
         converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
@@ -364,13 +343,10 @@ def _examples(reader: _Reader, path: Path, *, passages_path: Path | None = None)
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
 
 
-def _hard_negatives(source: Any, path: Path, chosen: dict[str, Any], corpus: Any) -> dict[str, int]:
+def _hard_negatives(source: Any, path: Path, selection: HardNegatives, corpus: Any) -> dict[str, int]:
     """Write examples from a hard negatives file."""
-    if systems := chosen.get("systems"):
-        lists = [systems] if isinstance(systems, str) else systems
-        chosen["systems"] = [name.strip() for text in lists for name in text.split(",")]
     known = None if corpus is None else open_corpus(corpus)
-    examples = read_examples(source, corpus=known, hard_negatives=HardNegatives(**chosen))
+    examples = read_examples(source, corpus=known, hard_negatives=selection)
     counts = {
         "examples": write_examples(path, examples),
         "without a negative": sum(not row.negatives for row in examples),

@@ -16,6 +16,7 @@ from retrievalkit.data import files, forms, json_text
 from retrievalkit.data.files import COMPRESSIONS, reading
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, read_records, table_of
+from retrievalkit.data.run_forms import is_run_object
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, shortlist
 from retrievalkit.reporting import notices
@@ -37,7 +38,6 @@ _WITHOUT_DATA = {
     "index": "an index",
 }
 _LONGEST_LITERAL = 1 << 20
-_OBJECT, _SAMPLE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{'), 1 << 12
 
 
 class Local(Source):
@@ -88,10 +88,7 @@ class Local(Source):
         elif part == "judgements":
             path = self._qrels_file(split)
             self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
-            with files.open_bytes(path) as stream:
-                # An id may begin with a brace, but no line of judgements looks like the start of a nested object.
-                is_object = _OBJECT.match(stream.read(_SAMPLE))
-            yield from _judged(path) if is_object else _judged_lines(path)
+            yield from _judged(path) if is_run_object(path) else _judged_lines(path)
         else:
             paths = self._paths_of_examples(split)
             shards = paths is self._example_shards

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from places import ROOT
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.recipes import recipe
 from retrievalkit.recipes.settings import flatten, parse_set, read_yaml
@@ -161,8 +162,7 @@ def test_flattening_undoes_nesting(options):
 
 
 def test_the_example_in_the_documentation_is_a_recipe(write):
-    shown = "\n".join((recipe.__doc__ or "").split("\n\n")[1:3])
-    text = "\n".join(line[4:] for line in shown.splitlines())
+    text = (ROOT / "recipes" / "README.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     found = load(write(text), "corpus=data", "seeds=1,2")
     assert [step.name for step in found.steps][:5] == [
         *("near/seed-1/model", "near/seed-1/vectors", "near/seed-1/index", "near/seed-1/search", "near/seed-1/figures"),

@@ -85,13 +85,6 @@ def test_the_text_of_a_query_may_be_in_the_line_and_texts_still_are_triples(tmp_
     assert sorted(one.text for one in examples.passages.values()) == texts
 
 
-def test_scores_become_a_teachers(place):
-    given = HardNegatives(queries=str(place / "queries.tsv"), scores=str(place / "scores.tsv"), systems=["v3"])
-    first, second = read_examples(place / "hard.jsonl", hard_negatives=given).rows
-    assert first.teacher == {"10": 9.0, "11": 8.0, "5": 1.0}
-    assert second.teacher == {"20": 4.0}
-
-
 def in_form(form, path):
     shuffled = [PAIRS[row] for row in np.random.default_rng(0).permutation(len(PAIRS))]
     rows = [dict(zip(("qid", "pid", "score"), pair, strict=True)) for pair in shuffled]
@@ -156,11 +149,6 @@ def test_what_does_not_fit_is_named(place, options, files, error, message):
         (place / name).write_text(content)
     with pytest.raises(error, match=message):
         chosen(place, **options)
-
-
-def test_without_the_texts_of_queries_the_remedy_is_named(place):
-    with pytest.raises(DataError, match=r"hard\.jsonl:1: the line has no query text.*rkit convert FILE"):
-        read_examples(place / "hard.jsonl")
 
 
 @pytest.mark.parametrize("found", [None, "n", ["n"], {"bm25": 3}, {"bm25": [1.5]}])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,16 +106,3 @@ def test_what_was_written_is_read(tmp_path_factory, queries):
     path = tmp_path_factory.getbasetemp() / "all-q.jsonl"
     assert write_queries(path, queries) == len(queries)
     assert read_queries(path) == queries
-
-
-def test_queries_are_held_without_their_records(tmp_path):
-    """A query of ten words takes about 300 bytes, and twice that while it is read."""
-    path, count = tmp_path / "queries.jsonl", 5_000
-    write_queries(path, (Query(f"q{number}", "word " * 10) for number in range(count)))
-    read_queries(path)
-    tracemalloc.start()
-    try:
-        assert len(read_queries(path)) == count
-        assert tracemalloc.get_traced_memory()[1] < 600 * count
-    finally:
-        tracemalloc.stop()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.data import files
-from retrievalkit.data.records import Record, Table, parse_record, read_records
+from retrievalkit.data.records import read_records
 from retrievalkit.errors import DataError
 
 VALUES = st.recursive(
@@ -24,10 +24,6 @@ def no_table(row):
     return None
 
 
-def pair(row):
-    return Table(("id", "text"))
-
-
 def read(path, form=no_table):
     return list(read_records(path, form, "things"))
 
@@ -36,15 +32,6 @@ def written(tmp_path, text, name="a.jsonl"):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_json_lines_have_lines_and_bytes(tmp_path):
-    path = written(tmp_path, '{"a": 1}\n\n  {"a": "\u00e9"}\n')
-    first, second = read(path)
-    assert (first.line, first.fields) == (1, {"a": 1})
-    assert (second.line, second.fields) == (3, {"a": "\u00e9"})
-    raw = path.read_bytes()
-    assert parse_record(raw[second.start : second.end], "", None).fields == second.fields
 
 
 @settings(max_examples=40)
@@ -93,29 +80,3 @@ def test_wrong_encoding_inside_an_array(tmp_path):
     path.write_bytes(b'[{"a": 1},\n{"a": "\xfc"}]')
     with pytest.raises(DataError, match=r"a\.json:2: byte 0xfc at position 8"):
         read(path)
-
-
-def test_a_quoted_cell_may_hold_tabs_and_line_breaks(tmp_path):
-    path = written(tmp_path, 'id\ttext\n1\t"a\tb\n""c"""\n\n2\t"d"\n')
-    table = Table(("id", "text"), header=True, quoted=True, bare="text")
-    records = read(path, lambda row: table)
-    assert [(one.line, one.fields) for one in records] == [
-        (2, {"id": "1", "text": 'a\tb\n"c'}),
-        (5, {"id": "2", "text": "d"}),
-    ]
-    raw = path.read_bytes()
-    assert [parse_record(raw[one.start : one.end], "", table).fields for one in records] == [
-        one.fields for one in records
-    ]
-
-
-def test_texts_and_lists():
-    record = Record("f", 1, {"text": "a\ufffd", "one": "x", "many": ["x", "y"], "none": None, "number": 3})
-    assert record.text("text") == "a\ufffd"
-    assert record.texts("one") == ("x",)
-    assert record.texts("many") == ("x", "y")
-    assert record.texts("none") == record.texts("absent") == ()
-    with pytest.raises(DataError, match="'number' is 3, but should be text"):
-        record.text("number")
-    with pytest.raises(DataError, match="'number' is 3, but should be a list"):
-        record.texts("number")

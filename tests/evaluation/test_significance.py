@@ -57,14 +57,6 @@ def test_t_tests_without_spread(differences, p):
     assert t_test(differences) == p
 
 
-@given(st.lists(st.floats(0, 1), max_size=6))
-def test_holm_keeps_the_order_and_lies_between_plain_and_bonferroni(p_values):
-    corrected = holm(p_values)
-    assert all(p <= c <= min(1.0, len(p_values) * p) + 1e-12 for p, c in zip(p_values, corrected, strict=True))
-    ranked = [c for _, c in sorted(zip(p_values, corrected, strict=True))]
-    assert ranked == sorted(ranked)
-
-
 def test_holm_by_hand():
     """0.005 x 4, 0.01 x 3, then 0.03 x 2, and 0.04 x 1 must not fall below that."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])

@@ -48,15 +48,6 @@ def test_other_rows_are_compared_with_the_baseline(table):
     assert lines == [["variant", "RR"], ["The | other", "-0.2000 ± 0.1414 (-0.1000, same)"], ["c", "+0.0500 ± 0.1414"]]
 
 
-def test_a_change_the_other_way_is_called_opposite(table):
-    a, b, _ = table.rows
-    better = b.cells["RR"].less(a.cells["RR"])
-    assert better.direction == "same"
-    assert a.cells["RR"].less(b.cells["RR"]).direction == "same"
-    assert type(better)({1: 0.1}, -0.1).direction == "opposite"
-    assert type(better)({1: 0.1}, 0.0).direction == ""
-
-
 def test_results_are_left_as_json_and_markdown(table, tmp_path):
     table.write(tmp_path)
     found = json.loads((tmp_path / "results.json").read_text())

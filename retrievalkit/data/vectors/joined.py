@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import storage
+from retrievalkit.data.vectors.arrays import groups
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
@@ -182,8 +183,7 @@ class JoinedStore(VectorStore):
 def by_part(parts: Sequence[Part], texts: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
     """Each part that holds some of `texts`, and the positions of these in `texts`."""
     numbers = np.searchsorted([part.first for part in parts], texts, side="right") - 1
-    for number in np.unique(numbers).tolist():
-        yield parts[number], np.flatnonzero(numbers == number)
+    return ((parts[number], places) for number, places in groups(numbers))
 
 
 def _parts(stores: Sequence[VectorStore], deleted: Sequence[Collection[str]]) -> list[Part]:

@@ -16,19 +16,17 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-import zipfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_starts, open_array
+from retrievalkit.data.vectors.arrays import REMEDY, check_starts, groups, open_array, reading
 from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.data.vectors.ranges import RangedRows, ranged_rows, read_ahead
@@ -39,9 +37,7 @@ OFFSETS = "offsets.npy"
 KEYS = "keys.npy"
 IDENTITY = ".identity.json"
 DTYPES = ("float32", "float16")
-_REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
-Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,8 @@ class MappedRows:
     """A matrix mapped from a file; `RangedRows` is the counterpart in an object store."""
 
     def __init__(self, path: Path) -> None:
-        array: Any = _readable(path, partial(open_array, path, ("<f4", "<f2"), 2))
+        with reading(path):
+            array: Any = open_array(path, ("<f4", "<f2"), 2)
         if not array.size:
             msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
@@ -157,14 +154,17 @@ class VectorStore:
             raise ArtifactError(msg)
         if self._store is not None:
             files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, storage.VECTORS)}
-        storage.check_files(self.folder, files, remedy=_REMEDY)
+        storage.check_files(self.folder, files, remedy=REMEDY)
         self.ids = Ids(self.folder / IDS)
         paths = [] if view == "weights" else self._listed(storage.VECTORS)
         headers: Sequence[MappedRows | RangedRows] = [MappedRows(path) for path in paths if self._store is None]
         if self._store is not None and paths:
             headers = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
-        weights = [_readable(path, partial(MappedCsr, path)) for path in lexical]
+        weights = []
+        for path in lexical:
+            with reading(path):
+                weights.append(MappedCsr(path))
         if not headers and not weights:
             msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
             raise UnsupportedError(msg)
@@ -174,11 +174,12 @@ class VectorStore:
         self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
         self.keyed = bool(headers) and KEYS in self.manifest["files"]
-        path = self.folder / KEYS
-        self._keys = _readable(path, partial(open_array, path, ("<i4",), 1)) if self.keyed else np.empty(0, np.int32)
-        if self.keyed and len(self._keys) != self.rows:
-            msg = f"'{path}' is damaged: it holds {len(self._keys)} keys for {self.rows} vectors. Encode again."
-            raise ArtifactError(msg)
+        if self.keyed:
+            with reading(self.folder / KEYS):
+                self._keys = open_array(self.folder / KEYS, ("<i4",), 1)
+                if len(self._keys) != self.rows:
+                    msg = f"it holds {len(self._keys)} keys for {self.rows} vectors"
+                    raise ValueError(msg)
         self.vectors_per_text = None
         if headers and self.offsets is None:
             if not len(self) or self.rows % len(self):
@@ -263,10 +264,8 @@ class VectorStore:
         """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         result = np.empty((len(rows), self.dim), dtype=self.dtype)
         numbers = np.searchsorted([shard.first_row for shard in self._shards], rows, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        for places in np.split(order, cuts) if len(order) else []:
-            shard = self._shards[int(numbers[places[0]])]
+        for number, places in groups(numbers):
+            shard = self._shards[number]
             assert shard.vectors is not None
             vectors = shard.vectors.take(rows[places] - shard.first_row)
             if len(places) == len(rows):
@@ -303,7 +302,7 @@ class VectorStore:
         for name in names:
             if self._store is not None and fnmatch.fnmatchcase(name, storage.VECTORS):
                 self._store.fetch(name, target / name)
-                storage.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)
+                storage.check_files(target, {name: self.manifest["files"][name]}, remedy=REMEDY)
                 continue
             try:
                 # Resolve symlinks first: a hard-linked relative symlink would be broken in the target folder.
@@ -318,11 +317,12 @@ class VectorStore:
         path = self.folder / OFFSETS
         if OFFSETS not in self.manifest["files"]:
             return None
-        offsets = _readable(path, lambda: open_array(path, ("<i8",), 1))
-        _readable(path, lambda: check_starts(offsets, self.rows))
-        if len(offsets) != len(self) + 1 or (np.diff(offsets) < 1).any():
-            msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
-            raise ArtifactError(msg)
+        with reading(path):
+            offsets = open_array(path, ("<i8",), 1)
+            check_starts(offsets, self.rows)
+            if len(offsets) != len(self) + 1 or (np.diff(offsets) < 1).any():
+                msg = f"it does not fit the other files: {len(self)} texts and {self.rows} vectors"
+                raise ValueError(msg)
         return offsets
 
     def _arrange(self, headers: Sequence[MappedRows | RangedRows], weights: list[MappedCsr]) -> Iterator[_Shard]:
@@ -396,14 +396,6 @@ class VectorStore:
         if self.keyed and vectors is not None:
             keys = self.take_keys(np.arange(*self._rows_of(np.array([start, end]))))
         return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights, keys)
-
-
-def _readable(path: Path, read: Callable[[], Opened]) -> Opened:
-    try:
-        return read()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        msg = f"'{path}' cannot be read ({error}): it is damaged. {_REMEDY}"
-        raise ArtifactError(msg) from error
 
 
 def in_order(paths: Iterable[Path]) -> list[Path]:

@@ -108,17 +108,15 @@ class Corpus:
         if self._by_id is not None:
             yield from self._by_id.values()
             return
-        duplicates, blanks = Duplicates(self._identified), Blanks("passages", self.source)
-        count = 0
-        for _, passage in self._records():
-            if self._count is None:
-                duplicates.add(passage.id)
-                blanks.see(passage.id, passage.title, passage.text)
+        if self._count is not None:
+            yield from (passage for _, passage in self._records())
+            return
+        duplicates, count = Duplicates(self._identified), 0
+        for _, passage in self._reported():
+            duplicates.add(passage.id)
             count += 1
             yield passage
         duplicates.check()
-        if self.counts_empty:
-            blanks.report()
         self._count = self._nonempty(count)
 
     def __len__(self) -> int:
@@ -197,13 +195,17 @@ class Corpus:
             self._print = self._fingerprint()
         return self._print
 
-    def _identified(self) -> Iterator[tuple[Record, str]]:
+    def _reported(self) -> Iterator[tuple[Record, Passage]]:
+        """The records; the number of empty passages is reported at the end."""
         blanks = Blanks("passages", self.source)
         for record, passage in self._records():
             blanks.see(passage.id, passage.title, passage.text)
-            yield record, passage.id
+            yield record, passage
         if self.counts_empty:
             blanks.report()
+
+    def _identified(self) -> Iterator[tuple[Record, str]]:
+        return ((record, passage.id) for record, passage in self._reported())
 
     def _nonempty(self, count: int) -> int:
         if not count:

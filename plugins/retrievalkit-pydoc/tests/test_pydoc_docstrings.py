@@ -13,7 +13,6 @@ from retrievalkit_pydoc.source import (
     plain,
     read_docstring,
     unmarked,
-    words_of_name,
 )
 
 BODY = "This body says with quite a number of words what happens to each of the strings when it is bowed or plucked."
@@ -105,12 +104,6 @@ def test_what_is_no_question(summary, name):
 )
 def test_markup(marked, text):
     assert unmarked(marked) == text
-
-
-def test_words_of_a_name():
-    assert words_of_name("a.sparse_graph.HTTPServer2") == {
-        *("a", "sparse_graph", "sparse", "graph", "httpserver2", "http", "server", "2")
-    }
 
 
 @given(st.text(st.sampled_from("ab .\n`*:_-{}%()s>[]<|\t\u00e9"), max_size=300))

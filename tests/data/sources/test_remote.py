@@ -135,12 +135,6 @@ def test_an_ir_dataset_is_indexed_searched_and_evaluated(toy, tmp_path):
     assert run.evaluate("irds:toy", ["RR"])["RR"] == 1
 
 
-def test_an_ir_dataset_has_training_examples_and_a_dev_set(toy, tmp_path, tiny_model):
-    options = {"epochs": 0, "pooler": "mean", "corpus": "irds:toy", "dev": "irds:toy"}
-    checkpoint = rk.train(tiny_model, "irds:toy", output=tmp_path / "out", **options)
-    assert (checkpoint.manifest["counts"]["examples"], checkpoint.manifest["dev"]["questions"]) == (1, 1)
-
-
 def test_mistakes_about_ir_datasets(toy):
     with pytest.raises(DataError, match=r"has no data set 'vaswanii'\. Did you mean 'irds:vaswani'\?"):
         list(open_corpus("irds:vaswanii"))

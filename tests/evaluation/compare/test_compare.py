@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from retrievalkit.errors import ArtifactError, DataError, InputError, OptionErro
 from retrievalkit.evaluation.compare.compare import compare
 from retrievalkit.evaluation.compare.comparison import HEADER, render
 from retrievalkit.evaluation.compare.page import comparison_page
-from retrievalkit.evaluation.compare.plot import draw_differences, draw_means
 
 
 def run_of(ranks):
@@ -188,25 +186,6 @@ def test_a_difference_is_coloured_and_named_only_if_it_is_significant(monkeypatc
     assert "a is\nbetter\nthan b" in page
     assert "▲ 1.0000" in page
     assert "▼" not in text_of(comparison_page(compared(SHOWN, EIGHT, baseline="all")))
-
-
-def size(png):
-    assert png.startswith(b"\x89PNG")
-    return struct.unpack(">II", png[16:24])
-
-
-def test_pictures_grow_with_what_they_show_and_have_a_dark_twin():
-    two = compared(RUNS, QRELS)
-    more = compared(RUNS | {"$x$_third": FIRST}, QRELS, "RR@10 P@1", baseline="all")
-    assert size(draw_differences(more, "RR@10").light)[1] == 3 * size(draw_differences(two, "RR@10").light)[1]
-    drawn = draw_means(two)
-    assert size(draw_means(more).light)[0] > size(drawn.light)[0]
-    assert drawn.light != drawn.dark
-    assert size(drawn.light) == size(drawn.dark)
-    assert drawn.width / 96 == size(drawn.light)[0] / 160
-    many = {name: {f"q{n}": [("r" if n % 3 < k else "no", 1.0)] for n in range(900)} for k, name in enumerate("ab")}
-    found = compared(many, {query: {"r": 1} for query in many["a"]})
-    assert size(draw_differences(found, "RR@10").light)[0] > 1000
 
 
 @pytest.mark.parametrize(("count", "name"), [(2, "short"), (5, "a-run-with-a-long-name"), (15, "x" * 90)])

@@ -119,7 +119,7 @@ class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, with the address of a source in memory."""
+        """Return the arguments, with the address of a source in memory."""
         source, kind = values.get("source"), values.get("kind")
         if source is None or isinstance(source, str | os.PathLike):
             return dict(values)
@@ -142,7 +142,7 @@ class Converted(dict[str, int]):
         self.summary = f"{output}: " + ", ".join(counted(value, name) for name, value in counts.items())
 
     def as_json(self) -> dict[str, int]:
-        """The output of `--json`."""
+        """Return the output of `--json`."""
         return self
 
 
@@ -199,7 +199,7 @@ def convert(options: ConvertOptions) -> Converted:
 
 
 def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "words") -> Callable[[str], list[str]]:
-    """A function that cuts texts into passages of N words or sentences.
+    """Create a function that cuts texts into passages of N words or sentences.
 
     Raises:
         OptionError: The stride is longer than a passage.
@@ -211,7 +211,7 @@ def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "word
 
 
 def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None, dict[str, Any]]:
-    """The function that cuts texts, or None, and its options for the manifest."""
+    """Return the function that cuts texts, or None, and its options for the manifest."""
     size, stride, parts = options.passages, options.stride, options.parts
     if size is None and (stride is not None or options.by is not None):
         name = "by" if stride is None else "stride"
@@ -245,7 +245,7 @@ class _Reader:
     merge: bool
 
     def judgements(self) -> Qrels:
-        """The judgements of a split, or of the parts, with answers from the queries in the corpus or the source."""
+        """Read the judgements of a split, or derive those of the parts, with the answers of the queries."""
         qrels = read_qrels(self.source, self.split or "test")
         if self.cut is None:
             return qrels
@@ -257,7 +257,7 @@ class _Reader:
         return passage_parts.judged_parts(qrels, self._parts_in(open_own(place, self.columns)), answers)
 
     def examples(self) -> Examples:
-        """The examples of a split, mapped to the corpus if there is one; or the examples of the parts."""
+        """Read the examples of a split, mapped to the corpus if there is one; or derive the examples of the parts."""
         examples = read_examples(self.source, split=self.split or "train")
         if self.cut is None:
             return examples if self.corpus is None else against_corpus(examples, open_own(self.corpus, self.columns))
@@ -276,7 +276,7 @@ class _Reader:
         return lru_cache(_CACHED)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
 
     def _place_of(self, part: Part) -> Any:
-        """The address of the passages or queries: the corpus option, or the source."""
+        """Return the address of the passages or queries: the corpus option, or the source."""
         if part == "passages" and self.corpus is not None:
             return self.corpus
         # A single file holds one kind of data.

@@ -70,7 +70,7 @@ class Chooser:
             self._scores = PairScores.read(options.scores)
 
     def choose(self, record: Record) -> tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, float] | None]:
-        """The query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""
+        """Return the query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""
         query_id, positives = record.identifier("qid"), record.identifiers("pos")
         by_system = record.fields["neg"]
         if not isinstance(by_system, Mapping):

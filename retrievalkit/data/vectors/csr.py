@@ -42,17 +42,17 @@ class MappedCsr:
             raise ValueError(msg)
 
     def rows(self, start: int, end: int) -> Any:
-        """The rows from `start` to `end` as a matrix."""
+        """Return the rows from `start` to `end` as a matrix."""
         first, last = self._starts[start], self._starts[end]
         piece = self._columns[first:last], self._values[first:last]
         return self.checked([piece], self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
-        """Any rows, in the order of `rows`, as a matrix."""
+        """Return any rows, in the order of `rows`, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """A CSR matrix of checked columns and values."""
+        """Return a CSR matrix of checked columns and values."""
         import scipy.sparse
 
         # Copy even a single piece: zip members are not aligned to the element size.
@@ -66,7 +66,7 @@ class MappedCsr:
 
 
 def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) -> Any:
-    """Rows of several files as a single matrix, in order.
+    """Return rows of several files as a single matrix, in order.
 
     Args:
         files: The files, at least one.
@@ -106,7 +106,7 @@ def members(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def spread(starts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Element positions of the selected runs, and the new start of each run.
+    """Return element positions of the selected runs, and the new start of each run.
 
     Args:
         starts: (runs + 1,) the start of each run, which is the end of the previous run.

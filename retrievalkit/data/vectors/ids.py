@@ -60,7 +60,7 @@ class Ids(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """The ids at these rows."""
+        """Return the ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
         ends = self._ends[rows]
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)

@@ -55,7 +55,7 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
 
 
 def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
-    """The weights as CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
+    """Yield the weights as CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
     shards = (shard for _, shard in source.lexical())
     pieces = (shard[start : start + part_texts] for shard in shards for start in range(0, shard.shape[0], part_texts))

@@ -83,7 +83,7 @@ def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool
 
 
 def frequent_terms(postings: Postings) -> np.ndarray:
-    """The frequent terms, at most `MOST_TERMS`, ascending."""
+    """Return the frequent terms, at most `MOST_TERMS`, ascending."""
     texts = np.zeros(postings.terms, dtype=np.int64)
     for block in postings.blocks():
         texts += np.diff(block.weights.indptr)
@@ -101,7 +101,7 @@ def _rows(block: VectorBlock, terms: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _rounded(rows: np.ndarray) -> np.ndarray:
-    """The bits of the nearest bf16 numbers; ties round to even."""
+    """Return the bits of the nearest bf16 numbers; ties round to even."""
     bits = rows.view(np.uint32)
     nearest: np.ndarray = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
     return nearest
@@ -143,7 +143,7 @@ class Rounded:
                 raise ValueError(msg)
 
     def blocks(self) -> Iterator[tuple[RoundedPart, np.ndarray]]:
-        """The bounds and the row bits of each part, mapped into memory."""
+        """Yield the bounds and the row bits of each part, mapped into memory."""
         for number, part in enumerate(self.parts):
             array = self._array(number)
             if isinstance(array, np.memmap):

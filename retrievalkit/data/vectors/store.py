@@ -76,7 +76,7 @@ class VectorBlock:
         return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
+        """Return any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
         vectors, starts, keys = self.vectors, self.starts, self.keys
         if vectors is not None:
             if starts is not None:
@@ -215,19 +215,19 @@ class VectorStore:
         return storage.fingerprint_value(files)
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
+        """Yield the vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
         for first, last in pairwise(self._starts) if self.dim else ():
             vectors = self._between(first, last, weights=False).vectors
             assert vectors is not None
             yield first, vectors
 
     def lexical(self) -> Iterator[tuple[int, Any]]:
-        """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
+        """Yield the weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
         for first, last in pairwise(self._starts) if self.vocabulary else ():
             yield first, self._between(first, last, vectors=False).weights
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
-        """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
+        """Yield all texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
 
         A block's vectors are mapped when it is yielded and unmapped when it is dropped. Vectors in an object store are
         read one block ahead.
@@ -236,16 +236,16 @@ class VectorStore:
         yield from blocks if self._store is None else read_ahead(blocks)
 
     def block(self, start: int, end: int) -> VectorBlock:
-        """The vectors of the texts from `start` to `end`; copied into memory if they span several shards."""
+        """Return the vectors of the texts from `start` to `end`; copied into memory if they span several shards."""
         return self._between(start, end, weights=False)
 
     def block_rows(self, rows: int) -> int:
-        """The number of vectors in each of `blocks(rows)`, except the last block of each shard."""
+        """Return the number of vectors in each of `blocks(rows)`, except the last block of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self._starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
+        """Return any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
         vectors, starts, weights, keys = None, None, None, None
         if self.dim:
@@ -286,7 +286,7 @@ class VectorStore:
         return joined(files, numbers, texts - firsts[numbers])
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """The text of each vector."""
+        """Return the text of each vector."""
         if self.offsets is None:
             return rows // (self.vectors_per_text or 1)
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -357,7 +357,7 @@ class VectorStore:
         return texts * (self.vectors_per_text or 0) if self.offsets is None else self.offsets[texts]
 
     def _cuts(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Start and end of blocks of at most `rows` vectors, but at least one text, within shards."""
+        """Yield start and end of blocks of at most `rows` vectors, but at least one text, within shards."""
         for start, last in pairwise(self._starts):
             while start < last:
                 if self.offsets is None:
@@ -369,7 +369,7 @@ class VectorStore:
                 start = end
 
     def _between(self, start: int, end: int, *, vectors: bool = True, weights: bool = True) -> VectorBlock:
-        """The texts from `start` to `end`."""
+        """Return the texts from `start` to `end`."""
         rows, matrices = [], []
         for number in range(bisect_right(self._starts, start) - 1, len(self._shards)):
             shard = self._shards[number]

@@ -1,4 +1,4 @@
-"""Records out of JSON lines, JSON arrays and tables, with their places."""
+"""Records from JSON lines, JSON arrays and tables, with their locations."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def written(tmp_path, text, name="a.jsonl"):
 
 @settings(max_examples=40)
 @given(rows=OBJECTS, indent=st.sampled_from([None, 0, 2]), chunk=st.integers(1, 40))
-def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, chunk):
-    """The elements of an array, cut anywhere while reading, are what json.loads gives."""
+def test_an_array_is_read_in_chunks_of_any_size(tmp_path_factory, rows, indent, chunk):
+    """The elements equal those of json.loads wherever the chunks end."""
     path = tmp_path_factory.getbasetemp() / "all.json"
     path.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), "utf-8", "surrogatepass")
     if "\ud800" <= max(path.read_text("utf-8", "surrogatepass")) <= "\udfff":
@@ -49,7 +49,10 @@ def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, ch
 
 def test_array_elements_have_numbers_and_lines(tmp_path):
     path = written(tmp_path, '[\n {"a": 1},\n {"a":\n 2}\n]\n')
-    assert [(one.element, one.line, one.fields) for one in read(path)] == [(1, 2, {"a": 1}), (2, 3, {"a": 2})]
+    assert [(record.element, record.line, record.fields) for record in read(path)] == [
+        (1, 2, {"a": 1}),
+        (2, 3, {"a": 2}),
+    ]
     assert "a.jsonl:3: element 2: wrong" in str(read(path)[1].error("wrong"))
 
 
@@ -70,7 +73,7 @@ def test_array_elements_have_numbers_and_lines(tmp_path):
         ("{\n", r":1: broken JSON"),
     ],
 )
-def test_damage_is_named_with_its_place(tmp_path, text, message):
+def test_errors_name_the_location(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read(written(tmp_path, text))
 

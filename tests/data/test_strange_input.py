@@ -1,4 +1,4 @@
-"""Strange data files: each reader gives a value, or a message that names the file; nothing else, and within bounds."""
+"""Malformed data files: readers return a value or raise an error that names the file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -61,11 +61,13 @@ tables = st.builds(
     st.lists(st.lists(cells, min_size=1, max_size=6), max_size=5),
 )
 values = st.sampled_from(VALUES) | st.text(max_size=8) | st.lists(st.sampled_from(["d1", "d2"]), max_size=3)
-objects = st.dictionaries(st.sampled_from(KEYS.split()), values, max_size=5).map(lambda one: json.dumps(one).encode())
+objects = st.dictionaries(st.sampled_from(KEYS.split()), values, max_size=5).map(
+    lambda fields: json.dumps(fields).encode()
+)
 lines = st.lists(objects, max_size=4).map(b"\n".join)
 arrays = lines.map(lambda text: b"[" + text.replace(b"\n", b",") + b"]")
 
-# Without a time stamp, which would give the cases other names in each process.
+# No time stamp: it would change the names of the test cases in each process.
 PACKED = gzip.compress(b"1\tabc\n", mtime=0)
 
 
@@ -150,8 +152,8 @@ def test_any_content_is_read_or_refused_with_the_name_of_the_file(tmp_path, data
         ("run", "1 0 d1 1\n1 0 d2 0\n", r"a:1: these are judgements \(qrels\), but a run was expected"),
     ],
 )
-def test_a_strange_file_is_refused_with_its_place(tmp_path, kind, content, message):
-    """Content that ended in a traceback, or was read as something else."""
+def test_a_malformed_file_is_refused_with_its_location(tmp_path, kind, content, message):
+    """Content that once caused a traceback or was misread."""
     with pytest.raises(DataError, match=message):
         READERS[kind](written(tmp_path, content))
     assert gc.isenabled()
@@ -165,9 +167,9 @@ def test_ids_that_break_lines_or_terminals_are_refused(tmp_path, odd):
         )
 
 
-def test_members_of_a_packed_file_are_read_one_after_another(tmp_path):
+def test_all_members_of_a_gzip_file_are_read(tmp_path):
     packed = PACKED + gzip.compress(b"2\tdef\n")
-    assert [one.id for one in READERS["corpus"](written(tmp_path, packed))] == ["1", "2"]
+    assert [passage.id for passage in READERS["corpus"](written(tmp_path, packed))] == ["1", "2"]
 
 
 def test_a_cell_may_be_longer_than_the_limit_of_the_csv_module(tmp_path):
@@ -179,8 +181,8 @@ def test_white_space_that_is_not_ascii_belongs_to_an_id(tmp_path):
     assert read_qrels(written(tmp_path, "q\u00a0x 0 d 1\n")) == {"q\u00a0x": {"d": 1}}
 
 
-def test_the_first_passage_after_a_byte_order_mark_is_found(tmp_path):
-    """In a table with quotes, where its position was that of the mark."""
+def test_the_first_passage_after_a_byte_order_mark_is_read(tmp_path):
+    """Byte positions in a quoted table exclude the mark."""
     corpus = open_corpus(written(tmp_path, '\ufeff1\t"one"\tA\n2\ttwo\tB\n'))
     assert (corpus.get("1").text, corpus.get("2").text) == ("one", "two")
 
@@ -203,7 +205,7 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch, kin
 
 
 @pytest.mark.parametrize("kind", sorted(READERS))
-def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
+def test_a_pipe_is_refused(tmp_path, kind):
     os.mkfifo(tmp_path / "a")
     with pytest.raises(DataError, match="a' is a pipe"):
         READERS[kind](tmp_path / "a")
@@ -212,7 +214,7 @@ def test_a_pipe_is_refused_instead_of_losing_its_start(tmp_path, kind):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_a_link_to_a_file_of_the_kernel_is_refused(tmp_path):
+def test_a_link_to_a_kernel_file_is_refused(tmp_path):
     (tmp_path / "a").symlink_to("/proc/self/status")
     with pytest.raises(DataError, match="a' is a pipe, a device or a kernel file"):
         READERS["corpus"](tmp_path / "a")
@@ -227,12 +229,12 @@ def test_a_file_without_permission_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "a\udcff", "x" * 5000])
-def test_what_is_no_path_is_refused(path):
+def test_an_invalid_path_is_refused(path):
     with pytest.raises(DataError, match="path"):
         open_corpus(path)
 
 
-def test_a_query_that_is_no_text_is_refused():
-    """Bytes of the command line that are not UTF-8 arrive as half characters."""
+def test_a_query_with_invalid_characters_is_refused():
+    """Command-line bytes that are not UTF-8 arrive as lone surrogates."""
     with pytest.raises(InputError, match="holds bytes that are not UTF-8"):
         check_queries([Query("q", "caf\udce9")])

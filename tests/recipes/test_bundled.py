@@ -71,7 +71,7 @@ def test_a_recipe_has_the_hyper_parameters_of_its_paper(name):
         found = ours(recipe, step)
         assert found, step
         for setting, paper in settings.items():
-            mine = {one.get(setting) for one in found}
+            mine = {options.get(setting) for options in found}
             assert mine == (paper if isinstance(paper, set) else {paper}), f"{step}: {setting}"
 
 
@@ -94,7 +94,7 @@ def test_beir_5_are_the_five_sets_of_aggretriever_and_14_and_15_count_cqadupstac
     )
     assert len(fourteen["cqadupstack"]) == len(fifteen["cqadupstack"]) == 12
     assert (len(fourteen["beir14"]), len(fifteen["beir15"])) == (14, 15)
-    other = {one.rpartition("-")[2] for one in fifteen["beir15"]} ^ set(fourteen["beir14"])
+    other = {name.rpartition("-")[2] for name in fifteen["beir15"]} ^ set(fourteen["beir14"])
     assert other == {"arguana", "quora", "trec_news", "robust04", "bioasq"}
 
 

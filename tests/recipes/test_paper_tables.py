@@ -97,7 +97,7 @@ def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
 
 
 def test_directions_are_judged_and_counted(collected, programs):
-    verdicts = [one["verdict"] for one in collected["tables"][0]["directions"]]
+    verdicts = [direction["verdict"] for direction in collected["tables"][0]["directions"]]
     assert verdicts == ["agrees, significantly", "opposite, significantly", "not run"]
     shown = programs["page"].summary(collected)
     assert "1 agree, 1 of them significantly; 1 are significantly opposite, and 0 are within chance" in shown
@@ -129,7 +129,7 @@ def test_the_queue_has_all_rows_of_a_seed_before_the_next(programs, collected, t
     plan = programs["plan"]
     content = plan.content(tmp_path / "plan.yaml")
     queue = list(plan.queue(content, plan.runs(content, {"data": "D"}), content["seeds"]))
-    assert [(one.rows, one.seed) for one in queue] == [(("plain",), None), (("better",), 1), (("better",), 2)]
+    assert [(item.rows, item.seed) for item in queue] == [(("plain",), None), (("better",), 1), (("better",), 2)]
     words = queue[1].words(Path("out"))
     assert words[2:] == ["--output", "out/demo", "--set", "qrels=D", "--variants", "better", "--set", "seeds=1"]
 
@@ -139,13 +139,15 @@ def test_every_row_that_is_queued_or_compared_is_of_its_recipe(programs):
     content = plan.content()
     places = dict.fromkeys(("data", "collections", "encoder", "runs"), "x")
     runs = plan.runs(content, places)
-    known = {name: {row.name for row in load_recipe(one.recipe, one.values).rows} for name, one in runs.items()}
+    known = {name: {row.name for row in load_recipe(run.recipe, run.values).rows} for name, run in runs.items()}
     queued = {name: set() for name in runs}
-    for one in content["queue"]:
+    for item in content["queue"]:
         # A row of a variant with a set is named after both.
-        rows = {row for row in known[one["run"]] for name in one.get("rows", [row]) if f"{row}-".startswith(f"{name}-")}
-        assert len({row.partition("-")[0] for row in rows}) == len(one.get("rows", rows))
-        queued[one["run"]] |= rows
+        rows = {
+            row for row in known[item["run"]] for name in item.get("rows", [row]) if f"{row}-".startswith(f"{name}-")
+        }
+        assert len({row.partition("-")[0] for row in rows}) == len(item.get("rows", rows))
+        queued[item["run"]] |= rows
     for table in content["tables"]:
-        compared = {one[key] for one in table["directions"] for key in ("row", "over")}
+        compared = {direction[key] for direction in table["directions"] for key in ("row", "over")}
         assert compared <= queued[table["run"]], table["name"]

@@ -278,7 +278,7 @@ def test_steps_stand_where_they_stand_in_a_run_of_all(write, more, settings, var
         (("seeds: [42, 43]", "seeds: [a]"), [], None, r"yaml:21: 'seeds' is \['a'\]"),
         (
             (", seed: 7}", "}"),
-            [f"{one}.seed=1" for one in ("train", "stage2", "taught")],
+            [f"{step}.seed=1" for step in ("train", "stage2", "taught")],
             None,
             "'seed', which the rec",
         ),
@@ -452,7 +452,7 @@ def test_each_variant_is_run_with_each_set(write):
     assert (mean.cells, mean.expected, mean.source) == ({}, {("figures", "RR@10"): 0.2}, "Table 2")
     assert web.expected == {("figures", "RR@10"): 0.3}
     sets = ("web", "forum_a", "forum_b", "forums", "all")
-    assert [(row.name, row.baseline) for row in found.rows[5:]] == [(f"far-{one}", f"near-{one}") for one in sets]
+    assert [(row.name, row.baseline) for row in found.rows[5:]] == [(f"far-{name}", f"near-{name}") for name in sets]
     # Without variants sets are rows by themselves.
     found = recipe.load_recipe(write(SETS.partition("variants:")[0]))
     assert [row.name for row in found.rows] == list(sets)

@@ -72,7 +72,7 @@ def test_results_are_left_as_json_and_markdown(table, tmp_path):
 def test_rows_that_are_not_done_yet_are_left_out():
     steps = tuple(Step(name, "evaluate", {}) for name in ("a", "b", "dl"))
     cells = [{None: {"f": "a", "dl": "dl"}}, {None: {"f": "b", "dl": "dl"}}]
-    rows = tuple(Row(name, name, one, {}, f"Paper {name}") for name, one in zip("ab", cells, strict=True))
+    rows = tuple(Row(name, name, cell, {}, f"Paper {name}") for name, cell in zip("ab", cells, strict=True))
     recipe = Recipe("demo", "", {}, steps, "", ("f", "dl"), rows, "a")
     figures = {"a": {"RR": 0.1}, "dl": {"nDCG": 0.2}}
     seconds = dict.fromkeys(("a", "b", "dl"), 1.0)
@@ -137,7 +137,9 @@ def rows_of_sets():
         for name in ("a-x", "a-y", "a-m", "b-x", "b-y", "b-m")
     ]  # fmt: skip
     queries = {"a-x": [0, 1], "a-y": [0, 0, 0, 0], "b-x": [1, 1], "b-y": [0, 0, 0, 1]}
-    per_query = {name: {"RR": {str(place): float(one) for place, one in enumerate(of)}} for name, of in queries.items()}
+    per_query = {
+        name: {"RR": {str(place): float(figure) for place, figure in enumerate(of)}} for name, of in queries.items()
+    }
     figures = {name: {"RR": sum(of) / len(of)} for name, of in queries.items()}
     recipe = Recipe("demo", "", {}, steps, "", ("f",), tuple(rows), "a")
     return recipe, figures, dict.fromkeys(figures, 10.0), per_query

@@ -149,7 +149,7 @@ def start(tmp_path, monkeypatch, cli):
 
 def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
     results = start()
-    assert [one.command_line for one in results] == [
+    assert [step.command_line for step in results] == [
         "rkit build data.txt --name one --name two --fast --output out/index",
         "rkit train --from out/index --epochs 1 --set pooler.layers=4,6 --separate-towers --output out/model",
         "rkit evaluate out/model --json > out/figures.json",
@@ -159,7 +159,7 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
         ("train", 1, False, {"pooler": {"layers": "4,6"}}, False, False),
         ("evaluate", True),
     ]
-    assert not any(one.skipped for one in results)
+    assert not any(step.skipped for step in results)
     assert results[2].figures == {"nDCG@10": 0.4}
     assert not trust.in_recipe()
 
@@ -225,8 +225,8 @@ def test_the_folder_may_be_moved_and_force_runs_every_step(start, calls):
     calls.clear()
     Path("out").rename("elsewhere")
     second = start(output="elsewhere")
-    assert (calls, all(one.skipped for one in second)) == ([], True)
-    assert [(one.seconds, one.figures) for one in second] == [(one.seconds, one.figures) for one in first]
+    assert (calls, all(step.skipped for step in second)) == ([], True)
+    assert [(step.seconds, step.figures) for step in second] == [(step.seconds, step.figures) for step in first]
     start(output="elsewhere", force=True)
     assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
 
@@ -346,7 +346,7 @@ def test_another_recipes_folder_is_left_alone(start, calls):
     with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
         start("epochs=2")
     assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
-    assert [one.skipped for one in start("epochs=2")] == [True, False, True]
+    assert [step.skipped for step in start("epochs=2")] == [True, False, True]
     Path("out", STATE).write_text("{")
     with pytest.raises(ArtifactError, match="is not valid JSON"):
         start()
@@ -366,7 +366,7 @@ baseline: short
 
 def test_variants_share_steps_and_the_table_is_left_in_the_folder(start, calls, cli):
     results = start(text=TABLE)
-    assert [one.name for one in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
+    assert [step.name for step in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
     assert [name for name, *_ in calls] == ["build", "train", "evaluate", "train", "evaluate"]
     assert "--from out/index --epochs 20" in results[3].command_line
     calls.clear()
@@ -402,7 +402,7 @@ def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
     start("seeds=3", text=text, variants=["long"])
     calls.clear()
     results = start("seeds=3,4", text=text)
-    assert [one.name for one in results if one.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
+    assert [step.name for step in results if step.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
     assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
     assert "over the seeds 3, 4." in Path("out/results.md").read_text()
 

@@ -65,8 +65,8 @@ def journal():
 def without_seconds(path):
     def drop(value):
         if isinstance(value, dict):
-            return {key: drop(one) for key, one in value.items() if "seconds" not in key}
-        return [drop(one) for one in value] if isinstance(value, list) else value
+            return {key: drop(inner) for key, inner in value.items() if "seconds" not in key}
+        return [drop(inner) for inner in value] if isinstance(value, list) else value
 
     return drop(json.loads(path.read_text().replace("one/", "out/")))
 

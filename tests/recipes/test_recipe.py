@@ -1,4 +1,4 @@
-"""Recipes: what is read and filled in, and where a mistake is reported."""
+"""Recipes: reading, values, variants and sets, and errors with file and line."""
 
 from pathlib import Path
 
@@ -50,30 +50,30 @@ def load(path, *settings):
 
 
 def test_values_defaults_and_outputs_are_filled_in(write):
-    found = load(write(TWO_STEPS), "corpus=data")
-    index, search = found.steps
-    assert found.name == "two steps"
-    assert found.options_in(index, "out") == {"source": "data", "indexer": "bm25"}
-    assert found.options_in(search, "out") == {
+    loaded = load(write(TWO_STEPS), "corpus=data")
+    index, search = loaded.steps
+    assert loaded.name == "two steps"
+    assert loaded.options_in(index, "out") == {"source": "data", "indexer": "bm25"}
+    assert loaded.options_in(search, "out") == {
         "k": 10,
         "batch_size": 8,
         "indexes": ["out/bm25"],
         "queries": "data/queries.jsonl",
         "set": {"model.a": 1, "model.b": [2, 3]},
     }
-    assert found.options_in(search, "")["indexes"] == ["bm25"]
+    assert loaded.options_in(search, "")["indexes"] == ["bm25"]
     assert search.uses == ("bm25",)
-    assert found.values["queries"] == "data/queries.jsonl"
+    assert loaded.values["queries"] == "data/queries.jsonl"
 
 
 def test_an_override_changes_a_value_or_an_option_of_one_step(write):
     """An override of a step's option is filled in like the option itself."""
     settings = ("k=5", "run.batch_size=1", "run.set.model.b=9", "bm25.indexer=flat", "run.model=${steps.bm25}/encoder")
-    found = load(write(TWO_STEPS), "corpus=data", *settings)
-    index, search = found.steps
+    loaded = load(write(TWO_STEPS), "corpus=data", *settings)
+    index, search = loaded.steps
     assert (search.options["k"], search.options["batch_size"], index.options["indexer"]) == (5, 1, "flat")
     assert search.options["set"] == {"model.a": 1, "model.b": 9}
-    assert found.options_in(search, "out")["model"] == "out/bm25/encoder"
+    assert loaded.options_in(search, "out")["model"] == "out/bm25/encoder"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_mistake_is_reported_with_file_and_line(write, old, new, line, problem
     ],
     ids=range(5),
 )
-def test_a_file_that_holds_no_recipe_is_refused(tmp_path, text, problem):
+def test_a_file_without_a_recipe_is_refused(tmp_path, text, problem):
     (tmp_path / "recipe.yaml").write_bytes(text)
     with pytest.raises(DataError, match=problem):
         load(tmp_path / "recipe.yaml")
@@ -143,7 +143,7 @@ def test_settings_become_nested_options():
     "settings",
     [["epochs"], ["=3"], ["pooler..layers=3"], ["a=1", "a.b=2"], ["a.b=2", "a=1"], ["a=[1"], ["a='1"], [""]],
 )
-def test_a_setting_that_makes_no_sense_is_refused(settings):
+def test_an_invalid_setting_is_refused(settings):
     with pytest.raises(OptionError, match=r"--set ['\"]"):
         parse_set(settings)
 
@@ -153,22 +153,22 @@ def test_flattening_undoes_nesting(options):
     try:
         nested = parse_set(f"{name}={value}" for name, value in options.items())
     except OptionError:
-        return  # a name and a part of it
+        return  # a name and its prefix
     assert flatten(nested) == options
 
 
 def test_the_example_in_the_documentation_is_a_recipe(write):
     text = (ROOT / "recipes" / "README.md").read_text().partition("```yaml\n")[2].partition("```")[0]
-    found = load(write(text), "corpus=data", "seeds=1,2")
-    assert [step.name for step in found.steps][:5] == [
+    loaded = load(write(text), "corpus=data", "seeds=1,2")
+    assert [step.name for step in loaded.steps][:5] == [
         *("near/seed-1/model", "near/seed-1/vectors", "near/seed-1/index", "near/seed-1/search", "near/seed-1/figures"),
     ]
-    assert found.steps[0].options["batch_size"] == 32
-    assert [row.title for row in found.rows] == ["Layers 4,6", "Layers 2,6"]
-    assert Path(found.file).name == "recipe.yaml"
+    assert loaded.steps[0].options["batch_size"] == 32
+    assert [row.title for row in loaded.rows] == ["Layers 4,6", "Layers 2,6"]
+    assert Path(loaded.file).name == "recipe.yaml"
 
 
-def test_a_step_that_names_another_component_does_not_take_the_options_of_the_default_one():
+def test_options_of_the_default_component_do_not_apply_to_another_component():
     shared = {"loss": "contrastive", "pooler": "${pooler}", "set": {"loss.temperature": 2, "pooler.dim": 8, "limit": 5}}
     own = {"loss": "distill_kl+flops", "pooler": "${pooler}", "set": {"loss": {"flops": {"flops_query": 1}}}}
     expected = {"pooler.dim": 8, "limit": 5, "loss.flops.flops_query": 1}
@@ -209,36 +209,36 @@ def load_table(path, *settings, variants=OTHERS):
     return recipe.load_recipe(path, parse_set(["corpus=data", *settings]), variants)
 
 
-def names(found):
-    return [step.name for step in found.steps]
+def names(loaded):
+    return [step.name for step in loaded.steps]
 
 
-def test_what_varies_is_run_once_a_variant_and_the_rest_once(write):
-    found = load_table(write(TABLE))
-    assert names(found) == [
+def test_steps_that_vary_run_once_per_variant_and_others_once(write):
+    loaded = load_table(write(TABLE))
+    assert names(loaded) == [
         *("bm25", "negatives", "near/train", "near/figures"),
         *("far/train", "far/figures"),
         *("both/stage2", "both/figures"),
         "bm25_only/figures",
     ]
-    steps = {step.name: step for step in found.steps}
+    steps = {step.name: step for step in loaded.steps}
     assert steps["far/train"].output == "far/model"
     assert steps["far/train"].options["set"] == {"pooler.layers": [1, 6]}
-    assert found.options_in(steps["far/figures"], "out") == {"run": "out/far/model"}
-    assert found.options_in(steps["both/stage2"], "out")["model"] == "out/near/model"
-    assert found.options_in(steps["bm25_only/figures"], "out") == {"run": "out/bm25"}
+    assert loaded.options_in(steps["far/figures"], "out") == {"run": "out/far/model"}
+    assert loaded.options_in(steps["both/stage2"], "out")["model"] == "out/near/model"
+    assert loaded.options_in(steps["bm25_only/figures"], "out") == {"run": "out/bm25"}
     assert steps["both/stage2"].uses == ("negatives", "near/train")
 
 
 def test_rows_have_titles_references_and_their_steps(write):
-    found = load_table(write(TABLE))
-    near, far, *_ = found.rows
-    assert [row.title for row in found.rows] == ["Layers 4 and 6", "far", "both", "bm25_only"]
+    loaded = load_table(write(TABLE))
+    near, far, *_ = loaded.rows
+    assert [row.title for row in loaded.rows] == ["Layers 4 and 6", "far", "both", "bm25_only"]
     assert near.cells == {None: {"figures": "near/figures"}}
     assert near.expected == {("figures", "nDCG@10"): 0.4}
     assert far.expected == {("figures", "RR@10"): 0.1, ("figures", "nDCG@10"): 0.3}
     assert (near.source, far.source) == ("Paper, Table 1", "")
-    assert (found.baseline, found.table) == ("near", ("figures",))
+    assert (loaded.baseline, loaded.table) == ("near", ("figures",))
 
 
 SEEDS = "seeds: [42, 43]\n"
@@ -262,12 +262,12 @@ SHARED = ["bm25", "negatives"]
         (SEEDS, [], ["bm25_only"], ["bm25", "bm25_only/figures"]),
     ],
 )
-def test_steps_stand_where_they_stand_in_a_run_of_all(write, more, settings, variants, expected):
-    found = load_table(write(TABLE + more), *settings, variants=variants)
-    assert names(found) == expected
+def test_steps_have_the_same_folders_as_in_a_run_of_all_variants(write, more, settings, variants, expected):
+    loaded = load_table(write(TABLE + more), *settings, variants=variants)
+    assert names(loaded) == expected
     if (more, variants) == (SEEDS, ["f*"]):
-        assert [step.options["seed"] for step in found.steps if step.command == "train"] == [42, 43]
-        assert found.rows[0].cells == {seed: {"figures": f"far/seed-{seed}/figures"} for seed in (42, 43)}
+        assert [step.options["seed"] for step in loaded.steps if step.command == "train"] == [42, 43]
+        assert loaded.rows[0].cells == {seed: {"figures": f"far/seed-{seed}/figures"} for seed in (42, 43)}
 
 
 @pytest.mark.parametrize(
@@ -293,16 +293,16 @@ def test_steps_stand_where_they_stand_in_a_run_of_all(write, more, settings, var
         (("", ""), [], None, r"yaml:11: .* value for 'teacher'.*Without it: --variants near,far,both,bm25_only$"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(write, change, settings, variants, problem):
+def test_invalid_settings_and_variants_are_refused(write, change, settings, variants, problem):
     with pytest.raises((InputError, OptionError), match=problem):
         load_table(write((TABLE + SEEDS).replace(*change)), *settings, variants=variants)
 
 
-def test_set_may_be_for_one_variant(write):
-    found = load_table(
+def test_set_may_change_a_single_variant(write):
+    loaded = load_table(
         write(TABLE), "far.layers=2", "layers=3", "both.stage2.epochs=5", variants=["near", "far", "both"]
     )
-    steps = {step.name: step for step in found.steps}
+    steps = {step.name: step for step in loaded.steps}
     assert steps["near/train"].options["set"] == {"pooler.layers": 3}
     assert steps["far/train"].options["set"] == {"pooler.layers": 2}
     assert steps["both/stage2"].options["epochs"] == 5
@@ -311,13 +311,13 @@ def test_set_may_be_for_one_variant(write):
     assert load_table(same, "far=2").steps[2].options["model"] == 2
 
 
-def test_a_value_may_be_options_that_variants_and_set_add_to(write):
+def test_variants_and_set_add_to_a_value_of_options(write):
     text = TABLE.replace("layers: [4, 6]", "options: {token: mean}").replace(
         "{layers: [1, 6]}", "{options: {layers: 2}}"
     )
     text = text.replace('pooler.layers: "${layers}"', 'pooler: "${options}"')
-    found = load_table(write(text), "options.token=first", variants=["far"])
-    assert found.steps[2].options["set"] == {"pooler": {"token": "first", "layers": 2}}
+    loaded = load_table(write(text), "options.token=first", variants=["far"])
+    assert loaded.steps[2].options["set"] == {"pooler": {"token": "first", "layers": 2}}
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,13 @@ def test_a_mistake_in_a_variant_is_reported_with_file_and_line(write, old, new, 
         load_table(path, variants=None)
 
 
-def test_steps_may_stand_in_any_order_and_values_may_name_them(write):
+def test_steps_may_be_in_any_order_and_values_may_refer_to_steps(write):
     text = TABLE.partition("variants:")[0].replace("table: [figures]\n", "")
-    found = load_table(write(text), "teacher=x", variants=None)
-    assert names(found) == ["bm25", "negatives", "train", "figures", "stage2", "taught", "unused"]
-    assert found.steps[-1].options == {"model": None}
-    assert found.values["trained"] == "${steps.train}"
-    assert found.rows == ()
+    loaded = load_table(write(text), "teacher=x", variants=None)
+    assert names(loaded) == ["bm25", "negatives", "train", "figures", "stage2", "taught", "unused"]
+    assert loaded.steps[-1].options == {"model": None}
+    assert loaded.values["trained"] == "${steps.train}"
+    assert loaded.rows == ()
 
 
 SMALL = """\
@@ -368,21 +368,21 @@ variants:
 
 def test_a_recipe_may_extend_another(write):
     write(TABLE)
-    found = recipe.load_recipe(write(SMALL, "small.yaml"), {"teacher": "t"})
-    assert [row.name for row in found.rows] == ["near", "far", "both", "distilled", "new"]
-    steps = {step.name: step for step in found.steps}
-    assert found.name == "small"
+    loaded = recipe.load_recipe(write(SMALL, "small.yaml"), {"teacher": "t"})
+    assert [row.name for row in loaded.rows] == ["near", "far", "both", "distilled", "new"]
+    steps = {step.name: step for step in loaded.steps}
+    assert loaded.name == "small"
     assert steps["bm25"].options == {"source": "small"}
     assert steps["far/train"].options["set"] == {"pooler.layers": [0, 2], "pooler.normalize": True}
     assert steps["far/train"].options["batch_size"] == 1
     assert steps["new/vectors"].uses == ("near/train",)
-    assert found.rows[1].expected == {("figures", "RR@10"): 0.1}
-    assert found.rows[0].source == "Paper, Table 1"
-    # Of several, the later over the earlier.
+    assert loaded.rows[1].expected == {("figures", "RR@10"): 0.1}
+    assert loaded.rows[0].source == "Paper, Table 1"
+    # Later recipes override earlier recipes.
     write("values: {layers: [9], seed: 3}\nbaseline: far\n", "mixin.yaml")
     text = "extends: [recipe.yaml, mixin.yaml]\nvalues: {corpus: c, seed: 4, teacher: t}\n"
-    found = recipe.load_recipe(write(text, "small.yaml"))
-    assert (found.values["layers"], found.values["seed"], found.baseline) == ([9], 4, "far")
+    loaded = recipe.load_recipe(write(text, "small.yaml"))
+    assert (loaded.values["layers"], loaded.values["seed"], loaded.baseline) == ([9], 4, "far")
 
 
 @pytest.mark.parametrize(
@@ -396,14 +396,14 @@ def test_a_recipe_may_extend_another(write):
         (SMALL.replace("corpus: small", "corpus: null"), "recipe", 7, "needs a value for 'corpus'"),
     ],
 )
-def test_a_mistake_is_reported_with_the_file_that_makes_it(write, tmp_path, text, file, line, problem):
+def test_a_mistake_is_reported_with_the_file_that_contains_it(write, tmp_path, text, file, line, problem):
     write(TABLE)
     path = write(text, "small.yaml")
     with pytest.raises(DataError, match=f"^{tmp_path}/{file}.yaml:{line}: .*{problem}"):
         recipe.load_recipe(path, {"teacher": "t"})
 
 
-def test_labels_and_headings_follow_what_is_set(write):
+def test_titles_and_headings_follow_the_settings(write):
     titled = TABLE.replace("{name: train, command", "{name: train, title: 'Train on ${layers}', command")
     steps = {step.name: step.heading for step in load_table(write(titled)).steps}
     assert (steps["far/train"], steps["far/figures"]) == ("far · Train on 1,6", "evaluate → far/figures.json")
@@ -438,29 +438,29 @@ baseline: near
 
 
 def test_each_variant_is_run_with_each_set(write):
-    found = recipe.load_recipe(write(SETS))
-    assert names(found)[:6] == [
+    loaded = recipe.load_recipe(write(SETS))
+    assert names(loaded)[:6] == [
         *("near-web/train", "near-web/vectors", "near-web/figures"),
         *("near-forum_a/vectors", "near-forum_a/figures", "near-forum_b/vectors"),
     ]
-    assert [row.name for row in found.rows[:6]] == [
+    assert [row.name for row in loaded.rows[:6]] == [
         *("near-web", "near-forum_a", "near-forum_b", "near-forums", "near-all", "far-web"),
     ]
-    web, *_, mean = found.rows[:5]
+    web, *_, mean = loaded.rows[:5]
     assert (web.title, mean.title) == ("Layers 4,6 · The web", "Layers 4,6 · Mean")
     assert mean.of == ("near-web", "near-forums")
     assert (mean.cells, mean.expected, mean.source) == ({}, {("figures", "RR@10"): 0.2}, "Table 2")
     assert web.expected == {("figures", "RR@10"): 0.3}
     sets = ("web", "forum_a", "forum_b", "forums", "all")
-    assert [(row.name, row.baseline) for row in found.rows[5:]] == [(f"far-{name}", f"near-{name}") for name in sets]
-    # Without variants sets are rows by themselves.
-    found = recipe.load_recipe(write(SETS.partition("variants:")[0]))
-    assert [row.name for row in found.rows] == list(sets)
-    assert found.rows[0].expected == {("figures", "RR@10"): 0.5}
-    assert (found.rows[-1].expected, found.rows[-1].of) == ({("figures", "RR@10"): 0.4}, ("web", "forums"))
+    assert [(row.name, row.baseline) for row in loaded.rows[5:]] == [(f"far-{name}", f"near-{name}") for name in sets]
+    # Without variants, sets are rows.
+    loaded = recipe.load_recipe(write(SETS.partition("variants:")[0]))
+    assert [row.name for row in loaded.rows] == list(sets)
+    assert loaded.rows[0].expected == {("figures", "RR@10"): 0.5}
+    assert (loaded.rows[-1].expected, loaded.rows[-1].of) == ({("figures", "RR@10"): 0.4}, ("web", "forums"))
 
 
-def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
+def test_variants_and_settings_may_name_a_part_of_a_row(write):
     path = write(SETS)
     settings = parse_set(["far.layers=[2]", "web.data=mine", "far-web.metrics=R@5"])
     assert {row.name.partition("-")[0] for row in recipe.load_recipe(path, variants=["far"]).rows} == {"far"}
@@ -479,7 +479,7 @@ def test_variants_and_settings_can_be_named_by_a_part_of_a_row(write):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        # A variant a-b with the set c, and a variant a with the set b-c.
+        # The variant near-web with the set web, and the variant near with the set web-web.
         (
             [("  far: {", "  near-web: {}\n  far: {"), ("  forum_a:", "  web-web:")],
             "two rows have the name 'near-web-web'",

@@ -10,6 +10,7 @@ become the teacher scores.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -67,7 +68,7 @@ class Chooser:
         if options.scores is not None:
             from retrievalkit.data.pair_scores import PairScores
 
-            self._scores = PairScores.read(options.scores)
+            self._scores = PairScores.read(os.fspath(options.scores))
 
     def choose(self, record: Record) -> tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, float] | None]:
         """Return the query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""

@@ -51,7 +51,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for title, pages in (
         ("Commands", [{f"rkit {name}": _page_of(name)} for name in COMMANDS]),
         ("Components", [{name.capitalize(): f"components/{name}.md"} for name in PLURALS.values()]),
-        ("Methods", [{folder.name: f"methods/{folder.name}.md"} for folder in _plugin_folders()]),
+        ("Methods and plugins", [{folder.name: f"methods/{folder.name}.md"} for folder in _plugin_folders()]),
     ):
         _section(config.nav, title).extend(pages)
     return config
@@ -135,10 +135,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Weight a page in the site's search by its folder."""
+    """Weight a page in the site's search by its folder, and mark short code, which lines do not break inside."""
     top = page.file.src_uri.partition("/")[0]
     page.meta["search"] = {"boost": BOOSTS.get(top, 1.0)}
-    return content
+    return re.sub(r"<code>(?=[^<]{1,30}</code>)", '<code class="short">', content)
 
 
 def on_post_page(output: str, **_: Any) -> str:
@@ -242,7 +242,7 @@ def _for_site(text: str) -> str:
     text = re.sub(r"\((?:\.\./)*README\.md(#[\w-]+)?\)", rf"({REPOSITORY}\1)", text)
     text = text.replace("(../../docs/", "(docs/")
     return re.sub(
-        r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
+        r"\((plugins|recipes|benchmarks|examples|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
         rf"({REPOSITORY}/tree/main/\1\2)",
         text,
     )

@@ -36,6 +36,14 @@ PROMISES = "docs/reference/promises.md"
 BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
 
+_HEADED = r"""::: \1
+    options:
+      heading: rk.\2
+      heading_level: 3
+      show_root_heading: true
+      show_root_toc_entry: true
+"""
+
 _COMMANDS = """# Commands
 
 Every command has `--help`. Progress goes to standard error, results to standard output, and `--json` prints a
@@ -130,6 +138,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if ROOT / "docs" / page.file.src_uri in TUTORIALS:
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n[Download this page as a notebook]({Path(page.file.src_uri).stem}.ipynb)\n{rest}"
+    if page.file.src_uri == "reference/python.md":  # the options of a command's function are on the command's page
+        markdown = re.sub(
+            r"(?m)^::: (\S+\.(\w+))\n(?=\nKeywords)",
+            f"{_HEADED}      show_signature: false\n      separate_signature: false\n",
+            markdown,
+        )
+        markdown = re.sub(r"(?m)^::: (\S+\.(\w+))\n(?!    )", _HEADED, markdown)
     text = re.sub(r"<!-- from (\S+?)(?:: (.+?))? -->", lambda match: _part(match[1], match[2]), markdown)
     return text.replace("(docs/", "(" + "../" * page.file.src_uri.count("/"))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.models import Representation
 
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+"""A number format to compute in."""
 
 class Text(NamedTuple):
     """A text to encode, with its context: all that an encoder may tokenise.

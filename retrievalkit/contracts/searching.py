@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from retrievalkit.models.precision import Precision
+    from retrievalkit.contracts.encoding import Precision
 
 
 @dataclass

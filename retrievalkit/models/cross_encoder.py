@@ -33,7 +33,14 @@ from retrievalkit.models.graphs import (
     resolve_backend,
 )
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
-from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
+from retrievalkit.models.pretrained import (
+    check_finite,
+    check_missing,
+    check_source,
+    load_pretrained,
+    locate_model,
+    save_pretrained,
+)
 from retrievalkit.reporting import notices
 from retrievalkit.storage import NOT_WEIGHTS
 
@@ -42,7 +49,6 @@ DEFAULT_LENGTH = 256
 # On a CPU the hidden states of a batch should fit in its caches.
 CPU_BATCH_TOKENS = 1_024
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
-_MOST_SHOWN = 300
 _LIKE_BERT = ("bert", "camembert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
 
 Pair = tuple[np.ndarray, int]
@@ -84,7 +90,6 @@ class CrossEncoder(nn.Module, Reranker):
         if model.config.pad_token_id is None:
             # Decoders look for the last token that is not padding.
             model.config.pad_token_id = tokenizer.pad_token_id
-        self._check_scores()
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
@@ -97,12 +102,7 @@ class CrossEncoder(nn.Module, Reranker):
         # Pretrained encoders lack the weights outside the encoder, and BERT's pooler.
         inside = f"{model.base_model_prefix}."
         missing = [name for name in lacking if name.startswith(inside) and not name.startswith(f"{inside}pooler.")]
-        if missing:
-            msg = (
-                f"the weights of '{located}' lack {len(missing)} tensors of its architecture, such as "
-                f"'{min(missing)}': they would be random. Check the model folder."
-            )
-            raise InputError(msg)
+        check_missing(missing, located)
         tokenizer = load_pretrained(transformers.AutoTokenizer, located)
         return cls(model, tokenizer, max_length=max_length, source=str(source))
 
@@ -300,19 +300,6 @@ class CrossEncoder(nn.Module, Reranker):
                 f"0 to {size - 1}. Give the model its own tokenizer."
             )
             raise InputError(msg)
-
-    def _check_scores(self) -> None:
-        """Refuse a model that cannot score two pairs of different lengths, such as T5 without an end token."""
-        try:
-            with torch.no_grad():
-                self(to_device(self.collate(self.tokenize(["a", "a"], [("", "a"), ("", "")])), self.device))
-        except Exception as error:
-            reason = " ".join(str(error).split()).rstrip(".")[:_MOST_SHOWN]
-            msg = (
-                f"the model '{self.source}' cannot score pairs: {type(error).__name__}: {reason}. Its configuration "
-                f"or its tokenizer lacks what its architecture needs: correct them, or choose another model."
-            )
-            raise UnsupportedError(msg) from error
 
 
 def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:

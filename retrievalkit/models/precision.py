@@ -16,15 +16,14 @@ import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
 
+from retrievalkit.contracts.encoding import Precision
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
-
-Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 AUTO = "RKIT_PRECISION"
 """Environment variable: the meaning of "auto", fp32 or bf16, whatever the hardware."""

@@ -149,6 +149,14 @@ def check_attention(implementation: object, source: str) -> None:
         raise code_refused(source, f"code of the hub, the attention '{implementation}'")
 
 
+def check_missing(missing: Sequence[str], source: str) -> None:
+    """Refuse a model whose weights lack tensors that transformers would initialise at random."""
+    if missing:
+        lacking = f"{len(missing)} tensors of its architecture, such as '{min(missing)}'"
+        msg = f"the weights of '{source}' lack {lacking}: they would be random. Check the model folder."
+        raise InputError(msg)
+
+
 def code_refused(source: str, what: str = "Python code that came with it") -> InputError:
     """Return the error for a model that needs code which the user has not allowed."""
     return InputError(

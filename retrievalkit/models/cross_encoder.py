@@ -136,7 +136,7 @@ class CrossEncoder(nn.Module, Reranker):
         names = [str(model.config.id2label[label]) for label in sorted(model.config.id2label)]
         if len(names) != 1 and (len(names) != 2 or names[1].lower() not in _RELEVANT):
             msg = (
-                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the "
+                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one label, or two whose "
                 f"second is named {', '.join(_RELEVANT)}."
             )
             raise UnsupportedError(msg)
@@ -163,7 +163,7 @@ class CrossEncoder(nn.Module, Reranker):
         )
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:
-        """Example pairs; the first is padded."""
+        """Return example pairs; the first is padded."""
         size = self.model.config.vocab_size
         ids = [np.arange(count) % size for count in (tokens // 2, *[tokens] * (pairs - 1))]
         return self.collate([(row, 3) for row in ids])
@@ -228,14 +228,14 @@ class CrossEncoder(nn.Module, Reranker):
         """Calibrate int8 on every other pair of each query, and test it on the rest; see `Reranker.calibrate`."""
         if self._graph is None:
             return super().calibrate(lists)
-        pairs = [pair for one in lists for pair in one[::2]]
+        pairs = [pair for query in lists for pair in query[::2]]
         batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS["int8"])
         self._graph.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
-        tested = [one[1::2] or one for one in lists]
-        ends = np.cumsum([len(one) for one in tested])[:-1]
+        tested = [query[1::2] or query for query in lists]
+        ends = np.cumsum([len(query) for query in tested])[:-1]
 
         def scores(precision: Precision) -> list[np.ndarray]:
-            return np.split(self.score([pair for one in tested for pair in one], precision=precision), ends)
+            return np.split(self.score([pair for query in tested for pair in query], precision=precision), ends)
 
         return shared_best(scores("fp32"), scores("int8"))
 
@@ -277,7 +277,7 @@ class CrossEncoder(nn.Module, Reranker):
         for rows, values in pending:
             scores[rows] = values.cpu().numpy()
         if not np.isfinite(scores).all():
-            msg = f"'{self.source}' gives a pair a score that is not finite. Check the model, or use --precision fp32."
+            msg = f"'{self.source}' computed an infinite score or NaN. Check the model, or use --precision fp32."
             raise RetrievalkitError(msg)
         return scores
 
@@ -296,8 +296,8 @@ class CrossEncoder(nn.Module, Reranker):
         size, largest = self.model.config.vocab_size, max(self.tokenizer.get_vocab().values())
         if largest >= size:
             msg = (
-                f"the tokenizer of '{self.source}' makes token ids up to {largest}, and the model has embeddings for "
-                f"0 to {size - 1}. Give the model its own tokenizer."
+                f"the tokenizer of '{self.source}' produces token ids up to {largest}, and the model has {size} "
+                f"embeddings. Give the model its own tokenizer."
             )
             raise InputError(msg)
 
@@ -335,7 +335,7 @@ class FirstToken(nn.Module):
         self.layer = layer
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        """The first token's state (batch, 1, width) from the states of all tokens (batch, tokens, width)."""
+        """Compute the first token's state (batch, 1, width) from the states of all tokens (batch, tokens, width)."""
         layer: Any = self.layer
         attention, first = layer.attention.self, hidden[:, :1]
         query, key, value = (
@@ -370,7 +370,7 @@ def read_first_token_alone(model: Any) -> bool:
 
 
 def _trial(model: Any) -> Tensor:
-    """The logits of two short texts, the second padded."""
+    """Compute the logits of two short texts, the second padded."""
     ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
     mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
     with torch.inference_mode():

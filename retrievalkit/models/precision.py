@@ -90,6 +90,6 @@ def shared_best(exact: Iterable[np.ndarray], scores: Iterable[np.ndarray]) -> fl
     shares = []
     for pair in zip(exact, scores, strict=True):
         count = min(10, -(-len(pair[0]) // 2))
-        best, found = (set(np.argsort(-row, kind="stable")[:count].tolist()) for row in pair)
-        shares.append(len(best & found) / count)
+        best, other = (set(np.argsort(-row, kind="stable")[:count].tolist()) for row in pair)
+        shares.append(len(best & other) / count)
     return fmean(shares)

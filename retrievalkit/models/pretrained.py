@@ -93,8 +93,8 @@ def check_source(source: str) -> None:
         msg = f"'{source}' is a retriever (rkit train), not a pretrained model. Use its encoder: '{encoder}'."
         raise ArtifactError(msg)
     if kind in ("vectors", "index"):
-        holds = "vectors" if kind == "vectors" else "an index"
-        msg = f"'{source}' holds {holds}, not a model. Name a model, a folder of a model, or a checkpoint."
+        content = "vectors" if kind == "vectors" else "an index"
+        msg = f"'{source}' holds {content}, not a model. Name a model, a folder of a model, or a checkpoint."
         raise ArtifactError(msg)
     check_configuration(source)
 

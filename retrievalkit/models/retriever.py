@@ -255,7 +255,7 @@ class Retriever(nn.Module):
         return self.tower("document").backend
 
     def tower(self, side: Side) -> Encoder:
-        """The encoder of a side."""
+        """Return the encoder of a side."""
         encoder: Encoder = self.towers["shared" if "shared" in self.towers else side]  # type: ignore[assignment]
         return encoder
 
@@ -284,8 +284,8 @@ class Retriever(nn.Module):
         """Return the representation of texts for indexing: float32, on the CPU, in their order.
 
         In fp32 a text's representation does not depend on its batch, except for rounding in the last digits. In bf16
-        the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a batch,
-        padding included; None = chosen by device.
+        the third digit of a score may differ with the batch, in int8 it differs from fp32. `batch_tokens` limits a
+        batch, padding included; None = chosen by device.
         """
         if not texts:
             msg = "there are no texts to encode. Name at least one."

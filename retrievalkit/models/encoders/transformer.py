@@ -259,7 +259,7 @@ class Transformer(Encoder):
         return model
 
     def token_ids(self, tokens: Sequence[str]) -> list[int]:
-        """Return the ids of tokens that are in the vocabulary, alone or as the first piece of a word."""
+        """Return the ids of tokens in the vocabulary, at the beginning of a word and within a word."""
         vocabulary = self.tokenizer.get_vocab()
         pieces = self.tokenizer(list(tokens), add_special_tokens=False)["input_ids"] if tokens else []
         known = [vocabulary[token] for token in tokens if token in vocabulary]

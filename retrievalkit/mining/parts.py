@@ -128,7 +128,7 @@ class MinedParts:
 
     def __getitem__(self, text: str) -> Mined:
         number, place = divmod(self._places[text], self.size)
-        return Mined(*self._part(number).mined[place])
+        return self._part(number).mined[place]
 
     def complete(self) -> int:
         """Count the consecutive parts that are already written, and add them to the audit."""
@@ -140,8 +140,8 @@ class MinedParts:
 
     def write(self, number: int, outcomes: Sequence[Filtered], audit: Audit) -> None:
         """Write a part and add it to the audit."""
-        mined = [(outcome.mined.negatives, outcome.mined.positive, outcome.mined.dropped) for outcome in outcomes]
-        storage.write_json(self._file(number), {"mined": mined, "audit": asdict(audit)}, indent=None)
+        part = _Part([outcome.mined for outcome in outcomes], audit)
+        storage.write_json(self._file(number), asdict(part), indent=None)
         self.audit.add(audit)
 
     def _file(self, number: int) -> Path:
@@ -156,7 +156,7 @@ class MinedParts:
 class _Part:
     """Schema of a part's file."""
 
-    mined: list[tuple[tuple[str, ...], str | None, bool]]
+    mined: list[Mined]
     audit: Audit
 
 

@@ -98,9 +98,9 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[test,lint]' $(patsubst %,-e ./%,$(LARGE))
 	touch $@
 
-# Pages of commands are made of those that are installed.
-$(VENV)/installed-docs: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[docs]'
+# Pages are generated for the installed commands.
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -e '.[docs]' $(patsubst %,-e ./%,$(LARGE))
 	touch $@
 
 $(VENV)/installed-release: $(VENV)/installed

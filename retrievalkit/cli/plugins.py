@@ -80,11 +80,11 @@ class Components(Table):
         # In a pipe, each component is a single line, for grep.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         lines: list[str] = []
-        for kind in registry.HOOKS:
+        for kind, hook in registry.HOOKS.items():
             components = [known for plugin in self._plugins for known in plugin.components if known.kind == kind]
             if not components:
                 continue
-            lines.append(f"{kind}s" if kind != "loss" else "losses")
+            lines.append(hook.removeprefix("register_"))
             names = max(len(component.name) for component in components)
             owners = max(len(_owner(component)) for component in components)
             for component in sorted(components, key=attrgetter("name")):

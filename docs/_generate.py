@@ -242,7 +242,7 @@ def _for_site(text: str) -> str:
     text = re.sub(r"\((?:\.\./)*README\.md(#[\w-]+)?\)", rf"({REPOSITORY}\1)", text)
     text = text.replace("(../../docs/", "(docs/")
     return re.sub(
-        r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
+        r"\((plugins|examples|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
         rf"({REPOSITORY}/tree/main/\1\2)",
         text,
     )

@@ -54,7 +54,7 @@ _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _STATE = ".sync"
 _WORK = ".syncing"
 _BUILDING = ".building"
-"""Vectors of the first sync; kept if it is killed."""
+"""Vectors of the first sync; kept for resuming after a kill."""
 _MOST_SEGMENTS = 16
 
 
@@ -65,8 +65,8 @@ class CollectionOptions(FieldOptions):
     Args:
         passages: Cut documents into passages of N words; 100 by default.
         stride: Start a passage N words after the previous one; by default half a passage.
-        model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. Later:
-            its new location, if it was moved.
+        model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. In
+            later syncs, its new location if it was moved.
     """
 
     passages: Annotated[int, Ge(1)] | None = None
@@ -93,7 +93,7 @@ class Collection:
         path: Its place.
 
     Raises:
-        ArtifactError: It is neither of these.
+        ArtifactError: The place is neither.
     """
 
     def __init__(self, place: Place) -> None:
@@ -251,7 +251,7 @@ class Collection:
         content = fingerprint(after.passages)
         passages = self._home / f".passages-{content[:16]}.jsonl"
         if not manifest and self._home == self.path:
-            # From now on this is a collection, whose indexes are still to be built.
+            # From here on, this is a collection without its indexes.
             write_manifest(self._home, "collection", command="sync", options={}, indexes=[])
         if after.passages != passages:
             os.replace(after.passages, passages)
@@ -288,7 +288,7 @@ class Collection:
             synced.unchanged = counts["passages"]
 
     def _names(self, manifest: Mapping[str, Any]) -> list[str]:
-        """The names of the indexes, including those still to be built; "" for an index by itself."""
+        """The names of the indexes, built or not; "" for an index outside of a collection."""
         if self._home != self.path:
             return [""]
         known = manifest.get("indexes") or ["dense"]

@@ -38,7 +38,7 @@ class File:
             a new stamp.
         digest: The fingerprint of its content.
         passages: Number of passages.
-        problem: The reason why it has none.
+        problem: The reason why it has no passages.
     """
 
     stamp: tuple[int, ...]
@@ -59,7 +59,7 @@ class State:
     """The files of a folder, by path, and their passages in the same order.
 
     Attributes:
-        files: The files that were read, including those that failed.
+        files: The files, including files that could not be read.
         passages: The file with the passages; None if there are none.
         others: Paths of files that are not read, by reason.
         read: Number of files read rather than reused.

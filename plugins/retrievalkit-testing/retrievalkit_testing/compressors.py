@@ -1,4 +1,4 @@
-"""The conformance tests of compressors: the vectors and weights that are left of encoded documents."""
+"""The conformance tests of compressors: the remaining vectors and weights of encoded documents."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def _cases(name: str, **options: Any) -> list[CompressorCase]:
 
 
 COMPRESSORS: Kit[CompressorCase] = Kit(
-    "compressor", _cases, method="compress", unchecked="how much worse the documents are found"
+    "compressor", _cases, method="compress", unchecked="the loss in retrieval quality"
 )
 share(COMPRESSORS, rows=True, threads=True, options=True)

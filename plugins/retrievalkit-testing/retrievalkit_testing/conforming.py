@@ -86,7 +86,7 @@ def targets_of(name: str, *, model: str | None = None, options: Mapping[str, Any
     if not packages:
         known = dict.fromkeys((*(component.name for component in registered), *distributions))
         raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
-    # Of the core, a component does not stand for the package.
+    # A component of the core does not bring in the tests of the core's package.
     targets = [Target(PACKAGES, each, {}) for each in packages if whole or each != "retrievalkit"]
     options = options or {}
     by_kind = set(options) <= {component.kind for component in chosen}

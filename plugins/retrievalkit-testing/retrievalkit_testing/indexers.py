@@ -339,7 +339,7 @@ class IndexerCase(Subject):
                 problem = f"query {row} gives '{ids[place]}' another score than the scoring rule ({when})"
                 fail(problem, expected=float(exact[place]), actual=float(scores[place]))
             best = np.sort(truth[row][truth[row] > 0] if self.of_weights else truth[row])[::-1][:HITS]
-            # Of texts with the same score, any may be hits.
+            # Any of the texts with the same score may be hits.
             share = (exact >= best[-1] - least).sum() / len(best) if len(best) else 1.0
             shares.append(min(1.0, float(share)))
             problem = f"query {row} misses texts of the best {HITS} of brute force ({when}); see `recall`"
@@ -432,7 +432,7 @@ def brute_force(case: IndexerCase, drawn: Drawn) -> None:
 
 @INDEXERS.property(after=_SAVED, draws="large", examples=5)
 def words(case: IndexerCase, drawn: Drawn) -> None:
-    """The first hit of words that a single passage has, in its text or title, is that, of up to 5,000 passages."""
+    """Of up to 5,000 passages, the only passage with a word in its text or title is the first hit for it."""
     case.only("texts")
     names = [f"w{number}x" for number in range(drawn["texts"])]
     texts = [(f"{name} story", f"The {name[::-1]} is number {name[1:-1]} of many.") for name in names]
@@ -474,7 +474,7 @@ def order_of_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def ties(case: IndexerCase) -> None:
-    """Of equal scores, the text that comes first in the index ranks first, also at the cut-off k."""
+    """Texts with equal scores rank in the order of the index, also at the cut-off k."""
     case.only("vectors", "weights", "both")
     # Sums of zeros and ones are exact; ids are not in the order of the texts.
     few = case.sample(4)
@@ -580,7 +580,7 @@ def memory(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=_SAVED)
 def odd_texts(case: IndexerCase) -> None:
-    """Passages without words, in any script, or with characters of a query syntax raise nothing."""
+    """Passages without words, in any script, or with characters of a query syntax raise no error."""
     case.only("texts")
     whole = case.sample()
     odd = (

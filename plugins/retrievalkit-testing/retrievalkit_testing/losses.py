@@ -132,7 +132,7 @@ class LossCase(Subject):
         return loss
 
     def inputs(self, drawn: Drawn) -> Step:
-        """A step with Q to 8 Q documents, of which any are the positives."""
+        """A step with Q to 8 Q documents; any of them may be positives."""
         count, each, form = drawn["queries"], drawn["each"], self.form
         generator = torch.Generator().manual_seed(drawn["seed"])
 
@@ -146,7 +146,7 @@ class LossCase(Subject):
         order = order if drawn["positives"] == "anywhere" else order.sort().values
         step = Step(queries, documents, order[:count], progress=_PROGRESS[drawn["progress"]])
         if self.needs_teacher:
-            # Of each query's positive and its first negative, which are never masked.
+            # For each query's positive and its first negative, which are never masked.
             scored = torch.stack([order[:count], order[-count:]], dim=1)
             step.teacher = torch.full((count, count * each), torch.nan)
             step.teacher.scatter_(1, scored, torch.randn(count, 2, generator=generator))
@@ -268,10 +268,10 @@ def arguments_effective(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=(*_SOUND, "arguments_effective"), draws="common")
 def ignored_absent(case: LossCase, drawn: Drawn) -> None:
-    """A document that is no negative of any query counts no more than if it were absent."""
+    """A document that every query ignores has no effect on the loss."""
     step = case.comparison(drawn)
     if len(case.call(case.fresh(drawn), step).terms) > 1:
-        leave_out("it has several terms, of which some may be of all documents.")
+        leave_out("it has several terms, and some may depend on all documents.")
     others = torch.ones(len(step.documents), dtype=torch.bool).index_fill(0, step.positives, False)
     step.ignore = others.expand(len(step.queries), -1).clone()
     absent = step.arranged(torch.arange(len(step.queries)), (~others).nonzero()[:, 0])

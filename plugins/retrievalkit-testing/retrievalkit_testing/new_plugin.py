@@ -42,7 +42,7 @@ class NewOptions:
 
     Args:
         name: The name of the component, in snake_case.
-        output: The folder to write; a package of plugins that is there gets the component added.
+        output: The folder to write; if it is a plugin package, the component is added to it.
         kind: The kind of component.
     """
 
@@ -54,7 +54,7 @@ class NewOptions:
 
 @command("plugins new", NewOptions)
 def new_plugin(options: NewOptions) -> str:
-    """Write a plugin package with a component, or add a component to a package; returns the next steps."""
+    """Write a plugin package with a component, or add a component to a package, and print the next steps."""
     name, kind = options.name, options.kind
     _check_name(name)
     class_name = "".join(part.capitalize() for part in name.split("_"))
@@ -117,7 +117,7 @@ class PackageOptions:
 
 @command("plugins package", PackageOptions)
 def package_plugin(options: PackageOptions) -> str:
-    """Write a plugin package with the components of a single-file plugin; returns the next steps."""
+    """Write a plugin package with the components of a single-file plugin, and print the next steps."""
     path = Path(options.file)
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
@@ -146,7 +146,7 @@ def package_plugin(options: PackageOptions) -> str:
 
 
 def _check_name(name: str) -> None:
-    # The recipe's prefix and the distribution are named after it, too.
+    # It also names the recipe's prefix and the distribution.
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)

@@ -99,7 +99,7 @@ PACKAGES: Kit[PackageCase] = Kit(
     "package",
     lambda name: [PackageCase(name)],
     find=lambda _: PackageCase,
-    unchecked="that its components are good",
+    unchecked="the quality of its components",
 )
 """The properties of a distribution of plugins."""
 
@@ -144,7 +144,7 @@ def cold_import(case: PackageCase) -> str:
 
 
 def _contract(kind: str) -> type | None:
-    """The base class of components of a kind; None if they are no classes of the contract."""
+    """The base class of components of a kind; None if the contract has no class for the kind."""
     return getattr(contracts, {"fusion": "FusionMethod", "workers": ""}.get(kind, kind.capitalize()), None)
 
 

@@ -109,7 +109,7 @@ class PoolerCase(Subject):
         return Input(TokenStates(states, batch.attention_mask, ids, batch.special_mask, batch.extra, head), side)
 
     def filled(self, drawn: Drawn) -> bool:
-        """True if texts of a side are filled up with [MASK]-like tokens, which are no padding."""
+        """True if texts of a side are filled up with [MASK]-like tokens, which do not count as padding."""
         needs = self._needs[repr({**self.options, **drawn["options"]})]
         return any(drawn["side"] in mode.mask_filled for mode in needs.values())
 
@@ -287,7 +287,7 @@ def cosine(case: PoolerCase, drawn: Drawn) -> None:
     """If scores are declared as cosines, vectors have length 1, a query has a single vector, and weights are absent."""
     pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if not pooler.cosine:
-        leave_out("its scores are no cosines.")
+        leave_out("its scores are not cosines.")
     result, side = case.call(pooler, inputs), inputs.side
     single = result.vectors is not None and result.weights is None and (side != "query" or result.vectors.shape[1] == 1)
     expect(single, f"{side}: `cosine` is true, and a score is more than one inner product of vectors")

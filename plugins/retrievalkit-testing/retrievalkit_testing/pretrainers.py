@@ -106,7 +106,7 @@ class PretrainerCase(Subject):
     def check_form(self, inputs: Values, result: Any) -> None:
         for name, value in inputs.items():
             fits, actual = isinstance(value, Tensor | Batch), type(value).__name__
-            problem = f"'{name}' of a batch is no tensor and no Batch"
+            problem = f"'{name}' of a batch is neither a tensor nor a Batch"
             expect(fits, problem, expected="Tensor or Batch", actual=actual, method="collate")
         check_loss_value(result)
 
@@ -173,7 +173,7 @@ def _cases(name: str, *, model: str | None = None, max_length: int = 24, **optio
 
 
 PRETRAINERS: Kit[PretrainerCase] = Kit(
-    "pretrainer", _cases, method="forward", unchecked="whether models gain by it, and devices other than the CPU"
+    "pretrainer", _cases, method="forward", unchecked="the gain of models by it, and devices other than the CPU"
 )
 
 

@@ -176,7 +176,7 @@ class Property(Generic[C]):
             return self.check(case)
         examples, name = min(most, max(LEAST, self.examples // cases)), f"{self.name} {case.label}"
         draws, check = getattr(case, self.draws), partial(self.check, case)
-        # Tests that run often do without the smallest failing input.
+        # Frequent tests skip the search for the smallest failing input.
         for_all(draws, check, name=name, examples=examples, reduce=most > LEAST)
         return None
 
@@ -471,7 +471,7 @@ def differ(first: Any, second: Any) -> bool:
 
 
 def _difference(actual: Any, expected: Any, rtol: float, atol: float, selected: bool) -> dict[str, Any]:
-    """The largest difference of two leaves: expected, actual, and by how much; {} if they are equal."""
+    """The largest difference between two leaves: expected value, actual value, difference; {} if they are equal."""
     numbers = (torch.Tensor, np.ndarray, np.generic, float)
     if not isinstance(expected, numbers) or not isinstance(actual, numbers):
         same = type(expected) is type(actual) and bool(expected == actual)

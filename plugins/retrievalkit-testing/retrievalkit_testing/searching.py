@@ -67,7 +67,7 @@ class FilterCase(Subject):
         return created
 
     def inputs(self, drawn: Drawn) -> Part:
-        """Questions with hits in falling order of scores, with and without their positives and answers."""
+        """Questions with hits in descending order of scores, with and without their positives and answers."""
         draw, part = np.random.default_rng(drawn["seed"]), Part()
         for number in range(drawn["questions"]):
             count = drawn["hits"] if number == 0 else int(draw.integers(0, drawn["hits"] + 1))
@@ -109,7 +109,7 @@ FILTERS: Kit[FilterCase] = Kit(
     "filter",
     lambda name, **options: [FilterCase(name, options)],
     method="keep_of",
-    unchecked="whether the dropped hits are no negatives",
+    unchecked="whether the dropped hits are unsuitable as negatives",
 )
 share(FILTERS, rows=True, options=True)
 
@@ -267,7 +267,7 @@ share(METRICS, rows=True, options=True)
 
 @METRICS.property(after=("form", "same_twice"))
 def higher_is_better(case: MetricCase, drawn: Drawn) -> None:
-    """The same hits, in the order of their grades, have no lower value."""
+    """The same hits, ordered by their grades, have at least the same value."""
     component, inputs = case.created(drawn), case.inputs(drawn)
     orders = [sorted((-1 if grade is None else grade for grade in query.found), reverse=True) for query in inputs]
     ranked = [[None if grade < 0 else grade for grade in order] for order in orders]
@@ -280,7 +280,7 @@ def higher_is_better(case: MetricCase, drawn: Drawn) -> None:
 
 @METRICS.property(after=("form",))
 def mean(case: MetricCase, drawn: Drawn) -> None:
-    """`mean` is a finite number for the values of any number of queries, in any order, also of none."""
+    """`mean` is a finite number for any number of queries, including none, in any order."""
     component = case.created(drawn)
     for values in (case.answer(component, case.inputs(drawn)), list[float]()):
         number = component.mean(values)
@@ -375,7 +375,7 @@ def fingerprint(case: RerankerCase) -> None:
     """`fingerprint` is a text, the same whenever the same model is loaded."""
     texts = [getattr(case.created(case.typical[0]), "fingerprint", None) for _ in range(2)]
     same = isinstance(texts[0], str) and texts[0] and texts[0] == texts[1]
-    expect(same, "`fingerprint` is no text, or changes", expected=texts[0], actual=texts[1], method="load")
+    expect(same, "`fingerprint` is not a text, or changes", expected=texts[0], actual=texts[1], method="load")
 
 
 @RERANKERS.property(after=_SOUND)

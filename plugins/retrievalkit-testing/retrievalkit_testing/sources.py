@@ -154,7 +154,7 @@ def fingerprint(case: SourceCase) -> None:
     """`fingerprint` is a text, the same for the same content, and `size`, if known, the number of passages."""
     texts = [case.created({}).fingerprint() for _ in range(2)]
     same = isinstance(texts[0], str) and texts[0] == texts[1]
-    problem = "`fingerprint` is no text, or changes"
+    problem = "`fingerprint` is not a text, or changes"
     expect(same, problem, expected=texts[0], actual=texts[1], method="fingerprint")
     size = case.created({}).size()
     if size is not None and any(drawn["part"] == "passages" for drawn in case.typical):

@@ -1,6 +1,6 @@
-"""Components with one fault each, and the property that must find it. A plugin, by RKIT_PLUGIN_FILES.
+"""Components with one fault each, and the property that must detect it: a plugin for RKIT_PLUGIN_FILES.
 
-A row is a name, the property, the component that has one thing changed, and what is changed.
+A row has a name, the property, a sound component and the change to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from retrievalkit.scoring.lexical import max_saturated, text_mask
 
 
 def after(method, change):
-    """A method whose result is changed."""
+    """Change the result of a method."""
     return lambda self, *arguments: change(method(self, *arguments))
 
 
@@ -54,7 +54,7 @@ def after(method, change):
 
 
 class SoundEncoder(Transformer):
-    """A correct one, with the plain encoder in the place of the compiled one."""
+    """A sound encoder, whose compiled form is the plain encoder."""
 
     @classmethod
     def compiled(cls, model, *, backend, **options):
@@ -223,7 +223,7 @@ def adds_the_last(self, hidden, mask):
 
 
 class Learned(Mean):
-    """With a parameter for each number of a vector."""
+    """A pooler with a parameter for each dimension."""
 
     def __init__(self, info: EncoderInfo) -> None:
         super().__init__(info)
@@ -448,7 +448,7 @@ def changes_the_vectors(self, queries, documents):
 
 
 class Temperature(Contrastive):
-    """With a temperature that nobody reads."""
+    """A loss with an unused temperature."""
 
     def __init__(self, *, temperature: float = 1.0) -> None:
         super().__init__()
@@ -1090,7 +1090,7 @@ for kind, rows in FAULTS.items():
 
 
 def registering(kind):
-    """The hook that registers the faulty components of a kind, and those without a fault."""
+    """The hook that registers the faulty and the sound components of a kind."""
 
     def register_all(register):
         for name, *_ in FAULTS[kind]:

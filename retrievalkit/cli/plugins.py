@@ -140,7 +140,7 @@ def _rivals(component: registry.Component) -> list[str]:
 
 @command("plugins list", ListOptions)
 def plugins(options: ListOptions) -> Components:
-    """List the components of all plugins with a sentence each; name clashes and broken plugins with the reason."""
+    """List the components of all plugins with a sentence each, name clashes, and the reasons why plugins are broken."""
     del options
     return Components(registry.plugins())
 
@@ -186,7 +186,7 @@ class PipOptions:
     """Options of `plugins install` and `plugins remove`.
 
     Args:
-        name: Name of a distribution; to install, also the path of its folder.
+        name: Name of a distribution, or, for install, the path of its folder.
     """
 
     name: Annotated[str, Argument()]
@@ -222,7 +222,7 @@ def _pip(*words: str) -> str:
 
 @click.group("plugins", cls=RkitGroup)
 def group() -> None:
-    """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
+    """List, show, check, create and install plugins: encoders, poolers, losses, indexers, commands and more."""
 
 
 _commands: list[Command[..., Any, Any]] = [plugins, show_plugin, install_plugin, remove_plugin]

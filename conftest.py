@@ -25,7 +25,7 @@ settings.load_profile("rkit")
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported_modules_are_no_garbage() -> None:
-    """Exempt torch's objects from the garbage collection at the end of each training, which would take most of its time."""
+    """Exempt torch's objects from the full collection at the end of each training, which takes most of its time."""
     gc.collect()
     gc.freeze()
 

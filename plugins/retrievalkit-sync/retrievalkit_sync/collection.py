@@ -182,7 +182,7 @@ class Collection:
             return synced
 
     def _state(self, manifest: Mapping[str, Any]) -> State:
-        """The state of the last sync; empty if there is none or it is damaged."""
+        """Return the state of the last sync; empty if there is none or it is damaged."""
         try:
             listed = json.loads((self._home / manifest["listing"]).read_bytes())
             passages = self._home / manifest["passages"]
@@ -288,7 +288,7 @@ class Collection:
             synced.unchanged = counts["passages"]
 
     def _names(self, manifest: Mapping[str, Any]) -> list[str]:
-        """The names of the indexes, built or not; "" for an index outside of a collection."""
+        """Return the names of the indexes, built or not; "" for an index outside of a collection."""
         if self._home != self.path:
             return [""]
         known = manifest.get("indexes") or ["dense"]
@@ -333,12 +333,12 @@ class Collection:
 
 
 def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
-    """The table options among the recorded settings."""
+    """Return the table options among the recorded settings."""
     return FieldOptions(**{option.name: settings.get(option.name) for option in fields(FieldOptions)})
 
 
 def default_model() -> str:
-    """The default model for encoding passages: from an installed package, if there is one."""
+    """Return the default model for encoding passages: from an installed package, if there is one."""
     installed = importlib.util.find_spec(_MODEL_PACKAGE) is not None
     return f"package:{_MODEL_PACKAGE}/model" if installed else _MODEL
 
@@ -352,7 +352,7 @@ def _link(path: Path, name: Path) -> None:
 
 
 def _held_by(place: Path, content: str) -> list[Any]:
-    """The passages in an index, and its state."""
+    """Return the passages in an index, and its state."""
     return [content, read_manifest(place, "index").get("change", 0)] if kind_of(place) == "index" else []
 
 

@@ -43,7 +43,7 @@ class Syncs(list[Synced]):
     """The reports of a sync, one for each collection."""
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The reports as JSON values."""
+        """Return the reports as JSON values."""
         return [report.as_json() for report in self]
 
     @property

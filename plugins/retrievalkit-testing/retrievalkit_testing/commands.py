@@ -45,7 +45,7 @@ class Checked:
     summary: str
 
     def as_json(self) -> Sequence[dict[str, Any]]:
-        """The rows, grouped by component or package."""
+        """Return the rows, grouped by component or package."""
         return self.rows
 
     @property

@@ -52,7 +52,7 @@ class CompressorCase(Subject):
         return component.compress(inputs)
 
     def read(self, inputs: Representation, result: Representation) -> list[dict[str, Any]]:  # noqa: ARG002 - by contract
-        """The vectors and the weights of each document, without padding."""
+        """Return the vectors and the weights of each document, without padding."""
         vectors, mask, rows = result.vectors, result.vector_mask, []
         for row in range(len(result)):
             kept = None if vectors is None else vectors[row] if mask is None else vectors[row][mask[row]]

@@ -63,13 +63,13 @@ class Step:
     teacher: Tensor | None = None
 
     def leaves(self) -> dict[str, Tensor]:
-        """The tensors of both sides that receive gradients, by name."""
+        """Return the tensors of both sides that receive gradients, by name."""
         sides = itertools.product(("queries", "documents"), ("vectors", "weights"))
         leaves = {f"{part} of {side}": getattr(getattr(self, side), part) for side, part in sides}
         return {name: leaf for name, leaf in leaves.items() if leaf is not None}
 
     def with_leaves(self, change: Mapping[str, Tensor]) -> Step:
-        """The same step with some tensors replaced, named as in `leaves`."""
+        """Replace some tensors of the step, named as in `leaves`."""
         step = self
         for name, leaf in change.items():
             part, _, side = name.split()
@@ -77,7 +77,7 @@ class Step:
         return step
 
     def arranged(self, queries: Tensor, documents: Tensor) -> Step:
-        """The same step with these queries, and these documents, among them all positives, in this order."""
+        """Return the step with these queries and documents (including all positives), in this order."""
         place = torch.full((len(self.documents),), -1).scatter(0, documents, torch.arange(len(documents)))
         return replace(
             self,
@@ -89,7 +89,7 @@ class Step:
         )
 
     def prepared(self, factor: float = 1.0, dtype: torch.dtype = torch.float32) -> Step:
-        """The same step with all vectors and weights multiplied by a factor, in a type, as new leaves."""
+        """Multiply all vectors and weights of the step by a factor, convert their type, and make them leaves."""
         leaves = {name: (leaf.detach() * factor).to(dtype).requires_grad_() for name, leaf in self.leaves().items()}
         return self.with_leaves(leaves)
 
@@ -132,7 +132,7 @@ class LossCase(Subject):
         return loss
 
     def inputs(self, drawn: Drawn) -> Step:
-        """A step with Q to 8 Q documents; any of them may be positives."""
+        """Draw a step with Q to 8 Q documents; any of them may be positives."""
         count, each, form = drawn["queries"], drawn["each"], self.form
         generator = torch.Generator().manual_seed(drawn["seed"])
 
@@ -180,12 +180,12 @@ class LossCase(Subject):
         return total
 
     def total(self, step: Step, drawn: Drawn) -> Tensor:
-        """The loss in training, always with the same random draws."""
+        """Compute the loss in training, always with the same random draws."""
         with seeded(0):
             return self.objective(self.fresh(drawn).train(), step)
 
     def behaviour(self, options: Mapping[str, Any]) -> list[Any]:
-        """The loss and its gradients for all supported kinds of representation, at several points of training."""
+        """Compute the loss and its gradients for all supported representations, at several points of training."""
         loss, seen = self.create(options).train(), list[Any]()
         for form, progress in itertools.product((self.form, *FORMS.values()), range(len(_PROGRESS))):
             other = copy.copy(self)
@@ -219,7 +219,7 @@ class LossCase(Subject):
             return not torch.isclose(self.total(step, drawn), self.total(step.with_leaves(turned), drawn), rtol=1e-5)
 
     def comparison(self, drawn: Drawn) -> Step:
-        """A step of a loss that compares queries with documents, without a teacher; others skip the property."""
+        """Draw a step without a teacher for a loss that compares queries with documents; others skip the property."""
         if self.needs_teacher:
             leave_out("it learns from a teacher.")
         step = self.inputs(drawn)
@@ -236,7 +236,7 @@ class LossCase(Subject):
 def loss_cases(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any
 ) -> list[LossCase]:
-    """The loss on the requested kind of representation, or on each kind that it supports."""
+    """Return the loss on the requested kind of representation, or on each kind that it supports."""
     forms = FORMS
     if kept is not None or parts is not None:
         forms = {"two vectors per document": Form(document_vectors=2, kept=kept, parts=parts)}
@@ -293,7 +293,7 @@ def masked_vectors(case: LossCase, drawn: Drawn) -> None:
 
 
 def _with_masked_vector(texts: Representation) -> Representation:
-    """The same texts with an additional vector each, large and masked."""
+    """Add a large, masked vector to each text."""
     assert texts.vectors is not None
     count, vectors, width = texts.vectors.shape
     more = torch.cat([texts.vectors, torch.full((count, 1, width), 100.0)], dim=1)
@@ -366,7 +366,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
     optimizer = torch.optim.Adam(leaves.values(), lr=0.05)
 
     def now() -> Step:
-        """The step with weights that are clipped to be non-negative."""
+        """Return the step with its weights clipped to be non-negative."""
         return step.with_leaves({name: leaf.relu() if leaf.dim() == 2 else leaf for name, leaf in leaves.items()})
 
     def margin() -> float:

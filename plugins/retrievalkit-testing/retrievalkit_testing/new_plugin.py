@@ -169,7 +169,7 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _main(components: Sequence[registry.Component]) -> registry.Component:
-    """The component that the package and its recipe are named after."""
+    """Return the component that the package and its recipe are named after."""
     return next((each for each in components if each.kind in _COMPARED), components[0])
 
 
@@ -207,7 +207,7 @@ def _write(
 
 
 def _hooks(components: Sequence[registry.Component]) -> str:
-    """The module that registers the components."""
+    """Return the source of the module that registers the components."""
     lines = [
         f'"""Registers {", ".join(f"the {each.kind} `{each.name}`" for each in components)}.',
         "",
@@ -239,7 +239,7 @@ def _render(text: str, values: Mapping[str, str]) -> str:
 
 
 def _without_hooks(source: str) -> str:
-    """The source without its register functions and the imports for them."""
+    """Return the source without its register functions and the imports for them."""
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
@@ -253,7 +253,7 @@ _IMPORTS = ("from retrievalkit import hookimpl", "from retrievalkit.hookspecs im
 
 
 def _distributions(source: str) -> list[str]:
-    """The distributions that the source imports, other than Python and retrievalkit; sorted."""
+    """Return the distributions that the source imports, other than Python and retrievalkit; sorted."""
     wanted = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

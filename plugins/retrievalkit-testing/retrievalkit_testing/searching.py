@@ -35,7 +35,7 @@ _PASSAGES = 400
 
 
 def passage(name: str) -> Passage:
-    """A passage of a small corpus, of 5 to 30 words, in which each country has several."""
+    """Return a passage of 5 to 30 words from a small corpus with several passages per country."""
     row = int(name[1:])
     country, capital, currency, language = COUNTRIES.split("|")[row % 42].replace("-", " ").split(" ", 3)
     words = f"The city is {capital}, and people pay with the {currency}. " * (row % 3)
@@ -43,7 +43,7 @@ def passage(name: str) -> Passage:
 
 
 def pair_scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
-    """A re-ranker's scores of pairs; some are missing."""
+    """Draw a re-ranker's scores of pairs; some are missing."""
     return [None if int(name[1:]) % 7 == 0 else int(name[1:]) % 11 - 5.0 for _, name in pairs]
 
 
@@ -89,7 +89,7 @@ class FilterCase(Subject):
         return [list(places) for places in result]
 
     def near(self, inputs: Part) -> Part:
-        """The same questions with slightly other scores and fewer hits left."""
+        """Return the questions with slightly other scores and fewer remaining hits."""
         more = [[score + 1e-3 for score in hits.scores] for hits, _ in inputs]
         return [(replace(hits, scores=some), left[::2]) for (hits, left), some in zip(inputs, more, strict=True)]
 

@@ -72,44 +72,44 @@ class Subject(ABC):
         self.options = {**required_values(registry.get(self.kind, name), options), **options}
 
     def create(self, options: Mapping[str, Any]) -> Any:
-        """A new component with these options."""
+        """Create a component with these options."""
         return registry.create(self.kind, self.name, **options)
 
     def created(self, drawn: Drawn) -> Any:
-        """A new component with the drawn options, in eval mode."""
+        """Create a component with the drawn options, in eval mode."""
         component = self.create({**self.options, **drawn.get("options", {})})
         return component.eval() if isinstance(component, nn.Module) else component
 
     @abstractmethod
     def inputs(self, drawn: Drawn) -> Any:
-        """The input, new in each call."""
+        """Create the input."""
 
     @abstractmethod
     def call(self, component: Any, inputs: Any) -> Any:
-        """The result of the component."""
+        """Call the component."""
 
     @abstractmethod
     def check_form(self, inputs: Any, result: Any) -> None:
         """Fail if a result has another form than the contract names."""
 
     def read(self, inputs: Any, result: Any) -> Any:  # noqa: ARG002 - for kinds whose rows are padded
-        """The comparable part of a result; for kinds with rows a list with an item for each."""
+        """Return the comparable part of a result; for kinds with rows a list with an item for each."""
         return result
 
     def rows(self, inputs: Any) -> int:
-        """The number of rows of an input."""
+        """Return the number of rows of an input."""
         return len(inputs)
 
     def chosen(self, inputs: Any, rows: Sequence[int]) -> Any:
-        """The same input with only some of its rows."""
+        """Select rows of the input."""
         return [inputs[row] for row in rows]
 
     def near(self, inputs: Any) -> Any:
-        """An input that differs a little from another."""
+        """Return an input that differs slightly from this one."""
         return inputs
 
     def turned(self, inputs: Any, draw: np.random.Generator) -> Iterator[Turn]:
-        """The same input in other orders; by default of its rows."""
+        """Return the input in other orders; by default, of its rows."""
         order = draw.permutation(self.rows(inputs)).tolist()
         yield "rows", self.chosen(inputs, order), lambda answer: [answer[order.index(row)] for row in range(len(order))]
 
@@ -118,7 +118,7 @@ class Subject(ABC):
         raise NotImplementedError
 
     def parameters(self, component: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that have to be trained, by name."""
+        """Return the parameters that have to be trained, by name."""
         return {name: tensor for name, tensor in component.named_parameters() if tensor.requires_grad}
 
     def exercise(self, drawn: Drawn) -> None:
@@ -134,12 +134,12 @@ class Subject(ABC):
         return [self.answer(component, self.inputs({**self.typical[0], "seed": seed})) for seed in range(3)]
 
     def fresh(self, drawn: Drawn) -> Any:
-        """A new component, always with the same random parameters."""
+        """Create a component, always with the same random parameters."""
         with seeded(0):
             return self.created(drawn)
 
     def answer(self, component: Any, inputs: Any, mode: Callable[[], Any] = torch.no_grad) -> Any:
-        """The comparable part of the result, by default without a graph."""
+        """Return the comparable part of the result, by default without a graph."""
         with mode():
             return self.read(inputs, self.call(component, inputs))
 
@@ -399,7 +399,7 @@ def share(
 
 
 def inputs_of(inputs: Any) -> dict[str, Tensor]:
-    """The tensors of an input that can have gradients, by name."""
+    """Return the tensors of an input that can have gradients, by name."""
     return {name: leaf for name, leaf in leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
 
 

@@ -67,7 +67,7 @@ class SourceCase(Subject):
         return list(islice(self.records(component, *inputs), _ROWS))
 
     def records(self, source: Source, part: Any, split: str) -> Any:
-        """The rows of a part: as the source's own method yields them, if it has one."""
+        """Return the rows of a part, from the source's own method if it has one."""
         own = getattr(type(source), part) is not getattr(Source, part)
         return (source._rows if own else source.records)(part, split)
 

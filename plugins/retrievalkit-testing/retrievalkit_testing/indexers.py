@@ -466,7 +466,7 @@ def any_ids(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=(*_SAVED, "order"))
 def order_of_texts(case: IndexerCase) -> None:
-    """The same texts in another order have the same scores."""
+    """Texts indexed in another order have the same scores."""
     sample = case.sample()
     turned = sample.part(np.random.default_rng(0).permutation(len(sample)).tolist())
     case.alike(case.searched(turned), case.hits, "if the texts are indexed in another order")
@@ -548,7 +548,7 @@ def segments(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def several_open(case: IndexerCase) -> None:
-    """Indexes that are open at the same time, one of them twice, do not interfere."""
+    """Several open indexes, one of them opened twice, do not interfere."""
     sample = case.main.sample
     turned = replace(sample.part([*range(5, len(sample)), *range(5)]), ids=sample.ids)
     again, other = case.open(case.main.index), case.open(case.build(turned).index)

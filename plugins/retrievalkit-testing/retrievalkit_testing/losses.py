@@ -358,7 +358,7 @@ _STEPS = 12
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common", examples=5)
 def falls_under_training(case: LossCase, drawn: Drawn) -> None:
-    """Training reduces the loss, and raises the positives' scores above the others."""
+    """Training reduces the loss, and raises the scores of positives above the others."""
     step = case.inputs(drawn).prepared()
     if step.teacher is not None:
         step.teacher = torch.where(step.teacher.isnan(), torch.nan, torch.where(step.own, 5.0, -5.0))
@@ -390,7 +390,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def two_processes(case: LossCase, drawn: Drawn) -> None:
-    """Two processes, each with the graph of its own texts only, compute the gradient of a single process."""
+    """Two processes, each with the graph of its own texts, compute the gradient of a single process."""
     alone, shared = case.inputs(drawn).prepared(), case.inputs(drawn).prepared()
     backward(case.total(alone, drawn))
     for rank in range(2):

@@ -284,7 +284,7 @@ def sides_agree(case: PoolerCase) -> None:
 
 @POOLERS.property(after=_SOUND)
 def cosine(case: PoolerCase, drawn: Drawn) -> None:
-    """If scores are declared as cosines, vectors have length 1, a query has a single vector, and weights are absent."""
+    """If `cosine` is set, vectors have length 1, a query has a single vector, and there are no weights."""
     pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if not pooler.cosine:
         leave_out("its scores are not cosines.")
@@ -299,7 +299,7 @@ def cosine(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND)
 def padding(case: PoolerCase, drawn: Drawn) -> None:
-    """Padding at either end, whatever its states and ids are, changes nothing."""
+    """Padding at either end changes nothing, with any states and ids."""
     pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if case.filled(drawn):
         leave_out("this side is filled up with [MASK]-like tokens.")
@@ -312,7 +312,7 @@ def padding(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND)
 def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
-    """The representation in eval mode, which is indexed, equals that in training mode, which the loss scores."""
+    """The representation to index (eval mode) equals the representation that the loss scores (training mode)."""
     training = case.fresh(drawn).train()
     for module in training.modules():
         if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
@@ -335,7 +335,7 @@ def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND, once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
-    """A checkpoint of a retriever with it, with one encoder or one for each side, has equal bytes once loaded."""
+    """A checkpoint of a retriever with the pooler, loaded and saved again, has equal bytes, with one encoder or two."""
     for separate in (False, True):
         settings: Any = {"pooler": case.name, "pooler_options": case.options, "separate_towers": separate}
         try:

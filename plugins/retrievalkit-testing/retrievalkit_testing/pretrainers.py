@@ -320,7 +320,7 @@ def falls_under_training(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=_SOUND)
 def saved_and_loaded(case: PretrainerCase) -> None:
-    """The saved encoder, and its vocabulary head if needed, have the trained weights."""
+    """The saved encoder and, if needed, its vocabulary head have the trained weights."""
     pretrainer = _stirred(case, 0.05)
     encoder = copy.deepcopy(pretrainer.encoder)
     with tempfile.TemporaryDirectory() as folder:

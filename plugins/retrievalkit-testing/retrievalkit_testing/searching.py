@@ -362,7 +362,7 @@ _SOUND = ("form", "inputs_unchanged", "same_twice", "no_memory")
 
 @RERANKERS.property(after=_SOUND)
 def batches(case: RerankerCase, drawn: Drawn) -> None:
-    """The size of batches changes no score, and `advance` is called with numbers of pairs that add up to all."""
+    """The batch size changes no score, and the numbers passed to `advance` add up to all pairs."""
     component, inputs, counts = case.created(drawn), case.inputs(drawn), list[int]()
     whole = case.read(inputs, case.call(component, inputs, batch_tokens=None, advance=counts.append))
     case.same("`batch_tokens` changes scores", case.read(inputs, case.call(component, inputs, batch_tokens=128)), whole)

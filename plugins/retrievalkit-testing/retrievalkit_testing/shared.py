@@ -188,7 +188,7 @@ def share(
 
     @kit.property()
     def form(case: Subject, drawn: Drawn) -> None:
-        """Each result has the shape, type and device that the contract names, and is finite."""
+        """Results are finite, with the shape, type and device of the contract."""
         component, inputs = case.fresh(drawn), case.inputs(drawn)
         with torch.no_grad():
             case.check_form(inputs, case.call(component, inputs))
@@ -234,7 +234,7 @@ def share(
 
     @kit.property(after=("form", "inputs_unchanged"))
     def same_twice(case: Subject, drawn: Drawn) -> None:
-        """The same input has the same result the second time, whatever the global seed."""
+        """A repeated call with the same input returns the same result, with any global seed."""
         component, answers = case.fresh(drawn), []
         for seed in (0, 1):
             with seeded(seed):
@@ -245,7 +245,7 @@ def share(
 
         @kit.property(after=pure)
         def grad_mode(case: Subject, drawn: Drawn) -> None:
-            """With gradients, under `no_grad` and in `inference_mode` the results are the same."""
+            """Results are the same with gradients, under `no_grad` and in `inference_mode`."""
             component, inputs = case.fresh(drawn), case.inputs(drawn)
             answers = []
             for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
@@ -255,7 +255,7 @@ def share(
 
     @kit.property(after=pure)
     def no_memory(case: Subject, drawn: Drawn) -> None:
-        """Earlier inputs, however similar, have no effect on a result."""
+        """Earlier inputs, even similar ones, do not affect a result."""
         used, inputs = case.fresh(drawn), case.inputs(drawn)
         expected = case.answer(case.fresh(drawn), inputs)
         for before in (
@@ -268,7 +268,7 @@ def share(
 
     @kit.property(after=pure)
     def order(case: Subject, drawn: Drawn) -> None:
-        """Another order of the input changes only the order of the results."""
+        """Reordering the input only reorders the results."""
         component, inputs = case.fresh(drawn), case.inputs(drawn)
         expected = case.answer(component, inputs)
         for name, turned, back in case.turned(inputs, np.random.default_rng(1)):
@@ -278,7 +278,7 @@ def share(
 
         @kit.property(after=(*pure, "order"))
         def batch(case: Subject, drawn: Drawn) -> None:
-            """A row has the same result alone, and in every other batch."""
+            """A row's result does not depend on its batch."""
             component, inputs = case.fresh(drawn), case.inputs(drawn)
             expected, count = case.answer(component, inputs), case.rows(inputs)
             size = 1 + drawn.get("seed", 0) % max(1, count)
@@ -293,7 +293,7 @@ def share(
 
         @kit.property(after=(*pure, "no_memory"), once=True)
         def concurrent(case: Subject) -> None:
-            """Calls from several threads at the same time have the results of calls one after the other."""
+            """Concurrent calls return the same results as sequential calls."""
             drawn = case.typical[0]
             component = case.fresh(drawn)
             parts = [case.inputs({**drawn, "seed": number}) for number in range(_THREADS)]
@@ -317,7 +317,7 @@ def share(
 
     @kit.property(after=pure, once=True)
     def other_process(case: Subject) -> None:
-        """Another process, with another seed of hashes, has the same results."""
+        """Another process with another hash seed computes the same results."""
         expected = [case.answer(case.fresh(drawn), case.inputs(drawn)) for drawn in case.typical]
         code, answers, printed = started("answers", *case.origin)
         if answers is None:

@@ -335,7 +335,7 @@ def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND, once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
-    """A checkpoint of a retriever with the pooler, loaded and saved again, has equal bytes, with one encoder or two."""
+    """A retriever with the pooler, with one encoder or two, encodes the same after saving and loading."""
     for separate in (False, True):
         settings: Any = {"pooler": case.name, "pooler_options": case.options, "separate_towers": separate}
         try:

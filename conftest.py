@@ -1,16 +1,16 @@
-"""What the suites of the core and of the plugins share: no network, a tiny model and a tiny collection."""
+"""Fixtures of all test suites: no network, a tiny model and a tiny collection."""
 
 from __future__ import annotations
 
 import os
 
-# Before torch and transformers are imported: no network, and one thread of a CPU, so that sums come out equal.
+# Before torch and transformers are imported: no network, and one CPU thread, so that sums are equal in every run.
 # CUDA_VISIBLE_DEVICES=0 runs the tests on a GPU.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# Exporting each tiny model takes longer than computing it; tests of the other backends name them.
+# Exporting a tiny model takes longer than computing with it; tests of other backends set them.
 os.environ.setdefault("RKIT_BACKEND", "torch")
 
 import gc
@@ -18,14 +18,14 @@ import gc
 import pytest
 from hypothesis import settings
 
-# A slow machine is no failure, and what passes once passes again: more examples would be the same at every run.
+# Machines may be slow, and derandomised examples are the same in every run, so more of them add nothing.
 settings.register_profile("rkit", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("rkit")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported_modules_are_no_garbage() -> None:
-    """Each training ends with a full collection, most of its time, which need not go through all of torch again."""
+    """Exempt torch's objects from the full collection at the end of each training, which takes most of its time."""
     gc.collect()
     gc.freeze()
 
@@ -40,7 +40,7 @@ def tiny_model(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_collection(tmp_path_factory):
-    """42 passages about countries and 126 questions, in BEIR form."""
+    """42 passages about countries and 126 questions, in BEIR format."""
     from retrievalkit_testing import tiny_collection
 
     return tiny_collection(tmp_path_factory.mktemp("countries"))
@@ -48,7 +48,7 @@ def tiny_collection(tmp_path_factory):
 
 @pytest.fixture
 def fresh_registry():
-    """The registry is read anew, before the test and after it; call the value to have it read once more."""
+    """Clear the registry's cache before and after the test; calling the value clears it again."""
     from retrievalkit import registry
 
     registry.default_registry.cache_clear()

@@ -29,11 +29,11 @@ change anything, so a plugin must declare the same minor version. From 1.0 on, p
 working, and additions raise the minor version."""
 
 COMMAND_GROUPS = {
-    "recipes": "Whole experiments",
+    "recipes": "Experiments",
     "data": "Data",
     "train": "Train",
     "search": "Encode, index and search",
-    "judge": "Judge",
+    "judge": "Evaluate",
     "plugins": "Plugins and this machine",
 }
 """Groups of commands in `rkit --help`, in its order: argument of `register` -> heading."""

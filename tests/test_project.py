@@ -49,6 +49,12 @@ def test_the_version_stands_in_the_module_alone(folder):
     assert f'__version__ = "{metadata.version}"' in source
 
 
+def test_links_of_the_description_on_pypi_are_absolute():
+    description = ProjectMetadata(str(ROOT), PluginManager()).core.readme
+    assert "# retrievalkit" in description
+    assert not re.findall(r"\]\((?!https://)", description)
+
+
 def test_the_workflow_tests_every_plugin_and_python():
     jobs = load(".github/workflows/ci.yml")["jobs"]
     assert jobs["plugin"]["strategy"]["matrix"]["plugin"] == PLUGINS

@@ -60,7 +60,7 @@ class Findings(Table):
 
 @command("doctor", DoctorOptions)
 def doctor(options: DoctorOptions) -> Findings:
-    """Examine this machine: Python, packages, processor, plugins and what they need, and report problems.
+    """Report the state of this machine: Python, packages, processor, plugins and their requirements.
 
     Exits with code 1 if anything is wrong.
     """

@@ -21,12 +21,12 @@ main.built_in = {
     "quickstart": (
         "recipes",
         "retrievalkit.cli.run:quickstart",
-        "Train, index, search and compare on real text: all steps, a table of results, a page and a search line.",
+        "Train, index, search and compare on real text: a first run of all steps, with a table of results.",
     ),
     "run": (
         "recipes",
         "retrievalkit.cli.run:run",
-        "Run the steps of a recipe in order; those whose inputs have not changed are skipped.",
+        "Run the steps of a recipe in order, skipping steps whose inputs have not changed.",
     ),
     "convert": (
         "data",
@@ -76,21 +76,21 @@ main.built_in = {
     "evaluate": (
         "judge",
         "retrievalkit.evaluation.evaluate:evaluate",
-        "Evaluate runs by judgements, or by the answers that their passages contain.",
+        "Evaluate runs against judgements, or by the answers in their passages.",
     ),
     "compare": (
         "judge",
         "retrievalkit.evaluation.compare.compare:compare",
-        "Compare runs: paired significance tests, wins and losses; with an output also as a page or a table.",
+        "Compare runs: paired significance tests, wins and losses; printed, or as a page or a table.",
     ),
     "plugins": (
         "plugins",
         "retrievalkit.cli.plugins:group",
-        "List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more.",
+        "List, show, check, create and install plugins: encoders, poolers, losses, indexers, commands and more.",
     ),
     "doctor": (
         "plugins",
         "retrievalkit.cli.doctor:doctor",
-        "Examine this machine: Python, packages, processor, plugins and what they need, and report problems.",
+        "Report the state of this machine: Python, packages, processor, plugins and their requirements.",
     ),
 }

@@ -80,11 +80,11 @@ class Components(Table):
         # In a pipe, each component is a single line, for grep.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         lines: list[str] = []
-        for kind in registry.HOOKS:
+        for kind, hook in registry.HOOKS.items():
             components = [known for plugin in self._plugins for known in plugin.components if known.kind == kind]
             if not components:
                 continue
-            lines.append(f"{kind}s" if kind != "loss" else "losses")
+            lines.append(hook.removeprefix("register_"))
             names = max(len(component.name) for component in components)
             owners = max(len(_owner(component)) for component in components)
             for component in sorted(components, key=attrgetter("name")):
@@ -140,7 +140,7 @@ def _rivals(component: registry.Component) -> list[str]:
 
 @command("plugins list", ListOptions)
 def plugins(options: ListOptions) -> Components:
-    """List the components of all plugins with a sentence each; name clashes and broken plugins with the reason."""
+    """List the components of all plugins with a sentence each, name clashes, and the reasons why plugins are broken."""
     del options
     return Components(registry.plugins())
 
@@ -186,7 +186,7 @@ class PipOptions:
     """Options of `plugins install` and `plugins remove`.
 
     Args:
-        name: Name of a distribution; to install, also the path of its folder.
+        name: Name of a distribution, or, for install, the path of its folder.
     """
 
     name: Annotated[str, Argument()]
@@ -222,7 +222,7 @@ def _pip(*words: str) -> str:
 
 @click.group("plugins", cls=RkitGroup)
 def group() -> None:
-    """List, show, check, start, find and install plugins: encoders, poolers, losses, indexers, commands and more."""
+    """List, show, check, create and install plugins: encoders, poolers, losses, indexers, commands and more."""
 
 
 _commands: list[Command[..., Any, Any]] = [plugins, show_plugin, install_plugin, remove_plugin]

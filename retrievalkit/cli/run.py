@@ -68,7 +68,7 @@ class RunOptions(StepsOptions):
 
 @command("run", RunOptions)
 def run(options: RunOptions) -> Outcome | Plan:
-    """Run the steps of a recipe in order; those whose inputs have not changed are skipped."""
+    """Run the steps of a recipe in order, skipping steps whose inputs have not changed."""
     from retrievalkit.cli.main import main
     from retrievalkit.recipes import run as program
     from retrievalkit.recipes.recipe import load_recipe
@@ -108,7 +108,7 @@ class QuickstartOptions(StepsOptions):
 
 @command("quickstart", QuickstartOptions)
 def quickstart(options: QuickstartOptions) -> Quickstart:
-    """Train, index, search and compare on real text: all steps, a table of results, a page and a search line."""
+    """Train, index, search and compare on real text: a first run of all steps, with a table of results."""
     from retrievalkit.cli.main import main
     from retrievalkit.recipes.quickstart import results
     from retrievalkit.recipes.recipe import load_recipe

@@ -87,7 +87,7 @@ class EvaluateOptions(EvaluationOptions):
 
 @command("evaluate", EvaluateOptions)
 def evaluate(options: EvaluateOptions) -> Evaluations:
-    """Evaluate runs by judgements, or by the answers that their passages contain.
+    """Evaluate runs against judgements, or by the answers in their passages.
 
     Means are over all queries of the qrels, with 0 for queries missing from a run; nDCG's gain is the grade itself, as
     in trec_eval -c. For MS MARCO's values: --metrics RR@10 --ties run; for BEIR's: --exclude-self.

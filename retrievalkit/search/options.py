@@ -38,7 +38,7 @@ class FusionOptions:
     Args:
         fusion: Fuse by ranks ("rrf", the default), by the "sum" of scores, or by a "linear" combination of optionally
             normalised scores; or by a plugin's method, with options as in "combined(power=2)".
-        weights: One number per index, such as 0.3,0.7; or a file that rkit search --tune wrote.
+        weights: Weights of the indexes, such as 0.3,0.7; or a file written by rkit search --tune.
         normalization: Normalisation of scores, for linear fusion.
         missing: Scores of documents that an index did not retrieve: computed by the index (the default, if it can), its
             lowest score for the query, or 0.

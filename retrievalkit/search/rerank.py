@@ -33,7 +33,7 @@ class RerankOptions(RayOptions, ReadingOptions):
 
     Args:
         reranker: A cross-encoder (a folder or a hub name), or a plugin's re-ranker as `NAME:MODEL`.
-        run: The run whose best documents are scored; in Python also an in-memory run.
+        run: The run to re-rank; in Python also an in-memory run.
         queries: The queries of the run, with texts; in Python also a dict or a table.
         corpus: The corpus with the documents' texts; in Python by default the corpus of the examples.
         examples: Training examples to score for distillation, instead of a run.
@@ -68,9 +68,9 @@ class RerankOptions(RayOptions, ReadingOptions):
 
 @command("rerank apply", RerankOptions)
 def rerank(options: RerankOptions) -> Run | Examples:
-    """Rank a run by the scores of RERANKER, or give training examples its scores as a teacher's.
+    """Re-rank a run with RERANKER, or add its scores to training examples as teacher scores.
 
-    If it is killed, run it again to resume.
+    A killed command resumes when it is run again.
     """
     if (options.run is None) == (options.examples is None) or options.corpus is None:
         msg = "rerank apply needs a corpus, and either a run with its queries or examples. Give these options."

@@ -41,7 +41,7 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
         split: Only the queries judged in this split, if the queries are a folder.
         query: A single query; prints readable hits.
         interactive: Read queries from a prompt, or line by line from a pipe.
-        k: Hits per query; by default 1000 for many queries, 10 for readable hits.
+        k: Hits per query; by default 1000 in a run, 10 in readable hits.
         filter: Only texts whose fields match, as in "year >= 2020 and source = faq".
         tune: Tune the weights on these judgements (of a BEIR folder, the dev split).
         tune_queries: The queries to tune on; by default the queries in the folder of judgements, or else `queries`.

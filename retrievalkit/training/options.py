@@ -118,8 +118,8 @@ class TrainingOptions(ExampleOptions):
         sampling: Sampling of negatives: "random", or Tevatron's sliding "window".
         rank_from: Select the best state by DPR's rule: by the loss on the dev set, and from this epoch on, counted from
             0, by the average rank of the gold passage. None = by nDCG@10.
-        batch_tokens: Maximum number of tokens encoded at a time, padding included, of a micro batch too; None = chosen
-            by device.
+        batch_tokens: Maximum number of tokens encoded at a time, padding included, also within micro batches; None =
+            chosen by device.
     """
 
     epochs: Annotated[float, Ge(0), Le(1_000_000)] | None = None  # type: ignore[assignment]
@@ -148,7 +148,7 @@ class PretrainingOptions(LoopOptions):
     """Options of pre-training a model on text.
 
     Args:
-        steps: Optimiser steps; None = those of the epochs.
+        steps: Optimizer steps; None = as many as `epochs` need.
         epochs: Passes over the samples, unless `steps` is set.
         max_length: Maximum number of tokens per text, special tokens included, and the target length of a span.
         short_spans: Fraction of the spans whose target length is drawn from 2 ... max_length.
@@ -182,7 +182,7 @@ class RerankerOptions(ExampleOptions):
     Args:
         loss: "listwise" is the softmax cross entropy of the positive within its list, "pointwise" the binary cross
             entropy of each pair.
-        micro_batch_size: Queries whose pairs are in memory at a time, with the same gradient; None = the whole step.
+        micro_batch_size: Queries processed at a time, to bound memory, with the same gradient; None = the whole step.
         false_negatives: "mask" removes known positives and passages with the text of a known positive from the
             negatives, "keep" keeps them.
         max_length: Maximum number of tokens per pair, special tokens included; None = 256, or the model's limit if

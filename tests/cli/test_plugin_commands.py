@@ -126,7 +126,7 @@ def test_a_plugin_brings_a_declared_or_a_click_command_and_a_recipe_may_run_it(u
 def test_the_help_lists_the_command_in_its_section_without_importing_it(use):
     use(acme=COMMAND.format(name="greet-me", module="no_such_module"))
     printed = rkit("--help").output
-    judge = printed[printed.index("Judge:") : printed.index("Plugins and this machine:")]
+    judge = printed[printed.index("Evaluate:") : printed.index("Plugins and this machine:")]
     assert "greet-me" in judge
     assert "so that no terminal shows it on one line." in shown(judge)
     assert "..." not in printed.replace("rkit train ...", "").replace("[ARGS]...", "")

@@ -75,7 +75,7 @@ class ExportOptions:
 def export(options: ExportOptions) -> rk.Folder:
     """Convert SOURCE (a checkpoint, a model, or for Pyserini vectors) to the format of another library.
 
-    The manifest of the folder has the `figures` of a quantisation, `notes`, and with --push the list of uploads.
+    The folder's manifest records the `figures` of a quantisation, `notes`, and with --push the uploaded files.
     """
     _check(options)
     source, output = options.source, Path(options.output)

@@ -27,6 +27,6 @@ def register_commands(register: Register) -> None:
     register(
         "analyse-views",
         "retrievalkit_mvr.analyse_views.command:analyse_views",
-        help="Show which of a document's vectors (viewers, layers, tokens) answers which query.",
+        help="Show which vector of a document (viewer, layer or token) matches which query.",
         group="judge",
     )

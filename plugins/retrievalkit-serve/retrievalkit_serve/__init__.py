@@ -19,6 +19,6 @@ def register_commands(register: Register) -> None:
     register(
         "serve",
         "retrievalkit_serve.serve:serve",
-        help="Search each INDEX, or several together, over HTTP, on a page, and from language model agents (MCP).",
+        help="Serve each INDEX, or several together, over HTTP, in a web page, and to LLM agents (MCP).",
         group="search",
     )

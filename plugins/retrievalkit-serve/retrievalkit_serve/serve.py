@@ -41,7 +41,7 @@ class ServeOptions(HybridOptions, OpenOptions):
         port: Port to listen on; 0 = any free port.
         token_file: A file with the token that requests must carry; or set RKIT_SERVE_TOKEN.
         allow_host: Another host name of the service, such as a proxy's.
-        mcp: Serve an agent on standard input and output instead (over HTTP: /mcp).
+        mcp: Serve MCP on standard input and output, instead of HTTP (where MCP is at /mcp).
         queue: Maximum number of requests waiting or being answered; more are refused (429).
         batch: Maximum number of queries answered together.
         wait: Milliseconds that a query waits for others while the service is busy.
@@ -138,7 +138,7 @@ class ServeOptions(HybridOptions, OpenOptions):
 
 @command("serve", ServeOptions)
 def serve(options: ServeOptions) -> None:
-    """Search each INDEX, or several together, over HTTP, on a page, and from language model agents (MCP).
+    """Serve each INDEX, or several together, over HTTP, in a web page, and to LLM agents (MCP).
 
     Models are loaded before the first request. SIGHUP, or POST /admin/reload with the token, reloads the indexes while
     the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.

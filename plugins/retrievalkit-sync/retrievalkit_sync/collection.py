@@ -54,7 +54,7 @@ _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _STATE = ".sync"
 _WORK = ".syncing"
 _BUILDING = ".building"
-"""Vectors of the first sync; kept if it is killed."""
+"""Vectors of the first sync; kept for resuming after a kill."""
 _MOST_SEGMENTS = 16
 
 
@@ -65,8 +65,8 @@ class CollectionOptions(FieldOptions):
     Args:
         passages: Cut documents into passages of N words; 100 by default.
         stride: Start a passage N words after the previous one; by default half a passage.
-        model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. Later:
-            its new location, if it was moved.
+        model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. In
+            later syncs, its new location if it was moved.
     """
 
     passages: Annotated[int, Ge(1)] | None = None
@@ -93,7 +93,7 @@ class Collection:
         path: Its place.
 
     Raises:
-        ArtifactError: It is neither of these.
+        ArtifactError: The place is neither.
     """
 
     def __init__(self, place: Place) -> None:
@@ -182,7 +182,7 @@ class Collection:
             return synced
 
     def _state(self, manifest: Mapping[str, Any]) -> State:
-        """The state of the last sync; empty if there is none or it is damaged."""
+        """Return the state of the last sync; empty if there is none or it is damaged."""
         try:
             listed = json.loads((self._home / manifest["listing"]).read_bytes())
             passages = self._home / manifest["passages"]
@@ -251,7 +251,7 @@ class Collection:
         content = fingerprint(after.passages)
         passages = self._home / f".passages-{content[:16]}.jsonl"
         if not manifest and self._home == self.path:
-            # From now on this is a collection, whose indexes are still to be built.
+            # From here on, this is a collection without its indexes.
             write_manifest(self._home, "collection", command="sync", options={}, indexes=[])
         if after.passages != passages:
             os.replace(after.passages, passages)
@@ -288,7 +288,7 @@ class Collection:
             synced.unchanged = counts["passages"]
 
     def _names(self, manifest: Mapping[str, Any]) -> list[str]:
-        """The names of the indexes, including those still to be built; "" for an index by itself."""
+        """Return the names of the indexes, built or not; "" for an index outside of a collection."""
         if self._home != self.path:
             return [""]
         known = manifest.get("indexes") or ["dense"]
@@ -333,12 +333,12 @@ class Collection:
 
 
 def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
-    """The table options among the recorded settings."""
+    """Return the table options among the recorded settings."""
     return FieldOptions(**{option.name: settings.get(option.name) for option in fields(FieldOptions)})
 
 
 def default_model() -> str:
-    """The default model for encoding passages: from an installed package, if there is one."""
+    """Return the default model for encoding passages: from an installed package, if there is one."""
     installed = importlib.util.find_spec(_MODEL_PACKAGE) is not None
     return f"package:{_MODEL_PACKAGE}/model" if installed else _MODEL
 
@@ -352,7 +352,7 @@ def _link(path: Path, name: Path) -> None:
 
 
 def _held_by(place: Path, content: str) -> list[Any]:
-    """The passages in an index, and its state."""
+    """Return the passages in an index, and its state."""
     return [content, read_manifest(place, "index").get("change", 0)] if kind_of(place) == "index" else []
 
 

@@ -38,7 +38,7 @@ class File:
             a new stamp.
         digest: The fingerprint of its content.
         passages: Number of passages.
-        problem: The reason why it has none.
+        problem: The reason why it has no passages.
     """
 
     stamp: tuple[int, ...]
@@ -59,7 +59,7 @@ class State:
     """The files of a folder, by path, and their passages in the same order.
 
     Attributes:
-        files: The files that were read, including those that failed.
+        files: The files, including files that could not be read.
         passages: The file with the passages; None if there are none.
         others: Paths of files that are not read, by reason.
         read: Number of files read rather than reused.
@@ -108,7 +108,7 @@ class Reader:
     columns: Columns
 
     def passages(self, path: Path, name: str) -> list[Passage]:
-        """The passages of a file; ids begin with its name.
+        """Return the passages of a file; ids begin with its name.
 
         Raises:
             UnreadableError: The file has no passages, or its name cannot be an id.
@@ -131,7 +131,7 @@ class Reader:
         return parts
 
     def _rows(self, path: Path) -> list[Passage]:
-        """The rows of a table, by the fields that the user named, or by the default fields if it lacks these."""
+        """Return the rows of a table, by the user's fields, or by the default fields if it lacks these."""
         try:
             return _loaded(path, self.columns)
         except DataError:
@@ -225,7 +225,7 @@ def _files(folder: Path, others: dict[str, list[str]]) -> Iterator[tuple[str, Pa
 
 
 def fingerprint(path: Path) -> str:
-    """A fingerprint of the content of a file."""
+    """Return a fingerprint of the content of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
@@ -236,7 +236,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """The reason why a file is not read, without its name, so that files with the same reason are grouped."""
+    """Return the reason why a file is not read; without its name, so that files are grouped by reason."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     line = getattr(error, "line", None)

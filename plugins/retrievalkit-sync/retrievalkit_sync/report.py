@@ -57,7 +57,7 @@ class Synced:
         return self.total is None
 
     def as_json(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         documents, passages = vars(self.documents), ("added", "changed", "removed", "unchanged")
         counts: dict[str, Any] = {"passages": {name: getattr(self, name) for name in passages}, "encoded": self.encoded}
         return {
@@ -100,5 +100,5 @@ class Synced:
 
 
 def _named(paths: Sequence[str], most: int) -> str:
-    """The first few paths, one per line."""
+    """Return the first few paths, one per line."""
     return shortlist(map(printable, paths), most)

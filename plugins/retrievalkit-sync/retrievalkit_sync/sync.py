@@ -27,7 +27,7 @@ class SyncOptions(CollectionOptions, CommandOptions):
 
     Args:
         folder: The folder of documents: .txt, .md, .html, .pdf, .docx, .csv and .jsonl, including all subfolders.
-        indexes: Collections, which are created with a dense index and a bm25 index, or existing indexes.
+        indexes: Collections (created if missing, with a dense and a bm25 index), or existing indexes.
         dry_run: List what would be added, changed, removed and renamed; change nothing.
         watch: Keep following the folder until interrupted.
     """
@@ -43,7 +43,7 @@ class Syncs(list[Synced]):
     """The reports of a sync, one for each collection."""
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The reports as JSON values."""
+        """Return the reports as JSON values."""
         return [report.as_json() for report in self]
 
     @property
@@ -93,7 +93,7 @@ def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
 
 
 def _changes(folder: Path, indexes: list[Path]) -> Iterator[None]:
-    """Yield whenever something in the folder has changed and then settled for a moment, until interrupted."""
+    """Yield after each burst of changes in the folder, until interrupted."""
     import watchfiles
 
     ours = [place.resolve() for place in indexes]

@@ -1,4 +1,4 @@
-"""What the tests of `rkit sync` share: a folder of documents, and a command that syncs it."""
+"""Fixtures for `rkit sync`: a folder of documents, and a command that syncs it."""
 
 from __future__ import annotations
 

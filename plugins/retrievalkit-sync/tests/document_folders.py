@@ -19,7 +19,7 @@ CITIES = {
 
 
 def write(path, text):
-    """A document of a text, of the kind that its name says."""
+    """Write a text as a document of the type of its file extension."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".docx":
         docx = pytest.importorskip("docx")
@@ -37,7 +37,7 @@ def write(path, text):
 
 
 def rkit(*words, code=0):
-    """What a command prints on standard output, or on standard error if it fails."""
+    """Run a command, and return its standard output, or its standard error for an exit code other than 0."""
     done = CliRunner().invoke(main, list(map(str, words)))
     assert done.exit_code == code, done.output
     return done.stderr if code else done.stdout

@@ -1,4 +1,4 @@
-"""`rkit sync` as its users see it: what is read, what is listed, what is refused, and what is searched."""
+"""`rkit sync` from the user's side: reading, reports, refusals and searches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from retrievalkit.storage import read_manifest
 
 
 def passages(place):
-    """The id -> the text of each passage that an index holds."""
+    """The text of each passage in an index, by id."""
     return {passage.id: passage.text for passage in open_corpus(read_manifest(place, "index")["corpus"]["path"])}
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_replaced_by_one_of_the_same_size_and_time_is_read(sync, 
 
 
 def test_rows_of_tables_are_documents(sync, docs, tmp_path):
-    """With the id column, or ids of their content; passages of long rows; fields that are named."""
+    """Tables with an id column or ids by content, passages of long rows, and named fields."""
     (docs / "faq.csv").write_text("question,answer,id\nHow to pay?,By card,r1\nRefunds?," + "word " * 150 + ",r2\n")
     (docs / "lines.jsonl").write_text(json.dumps({"text": "without an id"}) + "\n")
     sync("--text-field", "answer", "--title-field", "question", "--passages", "100")
@@ -118,7 +118,7 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
 
 
 def test_a_folder_that_lost_everything_is_refused(sync, docs, tmp_path):
-    """As where a disk is not mounted: the message says what to do, and nothing is deleted."""
+    """As with an unmounted disk: the error gives advice, and nothing is deleted."""
     sync()
     held = passages(tmp_path / "index" / "dense")
     words = ("sync", docs, tmp_path / "index")

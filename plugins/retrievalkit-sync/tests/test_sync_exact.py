@@ -1,4 +1,4 @@
-"""After any changes of a folder, and after kills, indexes find what new ones of it find, with the same scores."""
+"""After any changes to a folder, and after kills, indexes return the hits and scores of new indexes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def change(folder, what, name, other):
 
 
 def hits(place):
-    """The id -> the score of each text, for each word."""
+    """The score of each text by id, for each word."""
     index = rk.Index.open(place)
     return [{hit.id: hit.score for hit in index.search(word, k=100, by="passage")} for word in (*WORDS, "old castle")]
 
@@ -61,7 +61,7 @@ def assert_as_new(collection, folder, model, anew, names=("dense", "bm25")):
 @settings(max_examples=3)
 @given(steps=STEPS)
 def test_any_changes_of_a_folder(tmp_path_factory, tiny_model, steps):
-    """Edits, deletions, renames and touches of five kinds of files, of which two stay."""
+    """Edits, deletions, renames and touches of five kinds of files; two files never change."""
     place = tmp_path_factory.mktemp("sync")
     for name, text in (("stays.txt", "old rome"), ("stays.md", "seine castle old")):
         write(place / "docs" / name, text)
@@ -77,7 +77,7 @@ def test_any_changes_of_a_folder(tmp_path_factory, tiny_model, steps):
 def kill_syncs(docs, model, place, moments):
     """Kill the first sync of a folder, or a later one, when a file gets its name; change the folder, and sync again.
 
-    In a process of its own: forks cannot use the Java machine of Lucene, which other tests start.
+    In a separate process: forks cannot use the Java machine of Lucene, which other tests start.
     """
     collection_module.names = lambda kind: ()
     killed = 0

@@ -1,6 +1,6 @@
 """`rkit plugins check`, the conformance test, and the list of this distribution's commands.
 
-Must be cheap to import, because every start of `rkit` imports it.
+Imported at every start of `rkit`, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Checked:
     summary: str
 
     def as_json(self) -> Sequence[dict[str, Any]]:
-        """The rows, grouped by component or package."""
+        """Return the rows, grouped by component or package."""
         return self.rows
 
     @property
@@ -56,7 +56,7 @@ class Checked:
 
 @command("plugins check", CheckOptions)
 def check_plugin(options: CheckOptions) -> Checked:
-    """Check that a component or distribution fulfils the contract, property by property; exits with 1 if not."""
+    """Check each property of the contract of a component or distribution; exit with 1 if one fails."""
     from retrievalkit_testing import conforming
 
     rows = conforming.rows_of(

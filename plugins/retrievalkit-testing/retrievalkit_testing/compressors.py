@@ -1,4 +1,4 @@
-"""The conformance tests of compressors: the vectors and weights that are left of encoded documents."""
+"""The conformance tests of compressors: the remaining vectors and weights of encoded documents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CompressorCase(Subject):
         return component.compress(inputs)
 
     def read(self, inputs: Representation, result: Representation) -> list[dict[str, Any]]:  # noqa: ARG002 - by contract
-        """The vectors and the weights of each document, without padding."""
+        """Return the vectors and the weights of each document, without padding."""
         vectors, mask, rows = result.vectors, result.vector_mask, []
         for row in range(len(result)):
             kept = None if vectors is None else vectors[row] if mask is None else vectors[row][mask[row]]
@@ -94,6 +94,6 @@ def _cases(name: str, **options: Any) -> list[CompressorCase]:
 
 
 COMPRESSORS: Kit[CompressorCase] = Kit(
-    "compressor", _cases, method="compress", unchecked="how much worse the documents are found"
+    "compressor", _cases, method="compress", unchecked="the loss in retrieval quality"
 )
 share(COMPRESSORS, rows=True, threads=True, options=True)

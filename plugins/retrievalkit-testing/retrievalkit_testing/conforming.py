@@ -46,7 +46,7 @@ class Target:
 
 
 def kit_of(kind: str) -> Kit[Any]:
-    """The kit of a kind of component, or of "package"; an empty kit if there are no properties of the kind."""
+    """Return the kit of a kind of component, or of "package"; an empty kit if there are no properties of the kind."""
     if kind not in _KITS:
         unchecked = f"anything: there are no properties of the kind {kind}; test it yourself"
         return Kit(kind, lambda _: (), unchecked=unchecked)
@@ -86,7 +86,7 @@ def targets_of(name: str, *, model: str | None = None, options: Mapping[str, Any
     if not packages:
         known = dict.fromkeys((*(component.name for component in registered), *distributions))
         raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
-    # Of the core, a component does not stand for the package.
+    # A component of the core does not bring in the tests of the core's package.
     targets = [Target(PACKAGES, each, {}) for each in packages if whole or each != "retrievalkit"]
     options = options or {}
     by_kind = set(options) <= {component.kind for component in chosen}
@@ -125,7 +125,7 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
         return [(label, tested) for label, target in targets().items() for tested in target.kit.properties]
 
     def test(conforms_to: tuple[str, str]) -> None:
-        """The property holds."""
+        """Test one property."""
         import pytest
 
         __tracebackhide__ = True
@@ -147,7 +147,7 @@ def conformance(name: str, *, model: str | None = None, **options: Any) -> Calla
 def rows_of(
     name: str, *, model: str | None, options: Mapping[str, Any], properties: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """The rows of `rkit plugins check`: one per property, for each component and package of a name."""
+    """Return the rows of `rkit plugins check`: one per property, for each component and package of a name."""
     rows: list[dict[str, Any]] = []
     for each in targets_of(name, model=model, options=options):
         only = [other for other in properties if other in each.kit.properties]
@@ -217,6 +217,6 @@ def _wrapped(text: str, width: int, start: str) -> list[str]:
 
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The number of properties by result: "20 passed, 1 failed"."""
+    """Return the number of properties by result: "20 passed, 1 failed"."""
     counts = {result: sum(row["result"] == result for row in rows) for result in ("passed", "failed", "left out")}
     return ", ".join(f"{count} {result}" for result, count in counts.items() if count)

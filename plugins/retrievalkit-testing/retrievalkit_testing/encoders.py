@@ -86,7 +86,7 @@ class EncoderCase(Subject):
         return encoder
 
     def prepared(self, needs: Needs, **more: Any) -> Encoder:
-        """A new encoder, ready for these needs, in eval mode."""
+        """Create an encoder for these needs, in eval mode."""
         encoder = self.create({**self.options, **more})
         encoder.prepare(needs)
         return encoder.eval()
@@ -106,7 +106,7 @@ class EncoderCase(Subject):
         return self.prepared(Needs(layers=layers), **drawn["options"])
 
     def inputs(self, drawn: Drawn) -> Input:
-        """Texts of known words, of drawn lengths; for some seeds, odd texts."""
+        """Draw texts of known words with drawn lengths; for some seeds, odd texts."""
         draw, count = np.random.default_rng(drawn["seed"]), drawn["texts"]
         most = min(drawn["words"], _TOKENS // count)
         lengths = draw.integers(0, most + 1, count)
@@ -119,7 +119,7 @@ class EncoderCase(Subject):
         return self.input(texts if drawn["seed"] % 4 != 1 else [*ODD, *texts][:count], drawn["side"])
 
     def input(self, texts: list[Text], side: Side) -> Input:
-        """Texts with their batch."""
+        """Return the texts with their batch."""
         return Input(texts, side, self.batch(texts, side))
 
     def call(self, component: Encoder, inputs: Input) -> Result:
@@ -141,7 +141,7 @@ class EncoderCase(Subject):
         return self.input([inputs.texts[row] for row in rows], inputs.side)
 
     def near(self, inputs: Input) -> Input:
-        """The same texts with another last word."""
+        """Return the texts with other last words."""
         texts = [text._replace(body=f"{text.body.rpartition(' ')[0]} rome") for text in inputs.texts]
         return self.input(texts, inputs.side)
 
@@ -168,7 +168,7 @@ class EncoderCase(Subject):
         return encoder.collate(encoder.tokenize(texts, side), side)
 
     def states(self, batch: Batch, layers: Sequence[int] | None = None, encoder: Encoder | None = None) -> TokenStates:
-        """The states of layers, by default of the last layer."""
+        """Return the states of layers, by default of the last layer."""
         with torch.no_grad():
             states: TokenStates = (encoder or self.encoder)(batch, [self.last] if layers is None else list(layers))
         return states
@@ -181,7 +181,7 @@ def _expect_form(name: str, tensor: torch.Tensor, shape: Any, dtype: torch.dtype
 
 
 def encoder_cases(name: str, *, model: str | None = None, **options: Any) -> list[EncoderCase]:
-    """An encoder with each of the tiny models that it supports: a BERT, the encoder of a T5, a decoder."""
+    """Return an encoder with each of the tiny models that it supports: a BERT, the encoder of a T5, a decoder."""
     if model is not None:
         return [EncoderCase(name, Path(model).name, model, options)]
     cases = (EncoderCase(name, architecture, folder, options) for architecture, folder in kit_models().items())

@@ -64,7 +64,7 @@ class Sample:
         return len(self.ids)
 
     def part(self, rows: Sequence[int]) -> Sample:
-        """The same sample with only some texts."""
+        """Return the sample with some of its texts."""
         texts = [self.texts[row] for row in rows] if self.form == "texts" else self.texts.rows(torch.tensor(rows))
         return replace(self, ids=[self.ids[row] for row in rows], texts=texts)
 
@@ -103,7 +103,7 @@ class Sample:
 
 
 def queries_of(form: Form, count: int, seed: int) -> Representation:
-    """Random queries of indexes of this form; for some seeds, the first is a query of zeros."""
+    """Draw random queries for indexes of this form; for some seeds, the first is a query of zeros."""
     queries = _side(form, count, 2, seed + 1000)
     for numbers in (queries.vectors, queries.weights):
         if numbers is not None and seed % 4 == 3:
@@ -112,7 +112,7 @@ def queries_of(form: Form, count: int, seed: int) -> Representation:
 
 
 def _side(form: Form, rows: int, most: int, seed: int) -> Representation:
-    """Random texts. Weights are multiples of 1/255 and at most 1, so an index that rounds to 8 bits loses nothing."""
+    """Draw random texts. Weights are multiples of 1/255 up to 1, so an index that rounds to 8 bits loses nothing."""
     draw, most = np.random.default_rng(seed), most if form in ("several", "keyed") else 1
     parts: dict[str, Any] = {}
     if form != "weights":
@@ -130,7 +130,7 @@ def _side(form: Form, rows: int, most: int, seed: int) -> Representation:
 
 
 def countries() -> Sample:
-    """A passage about each country; the queries ask for capitals and currencies, in words of a passage."""
+    """Return a passage about each country, and queries for capitals and currencies in the words of a passage."""
     rows = [[word.replace("-", " ") for word in line.split()] for line in COUNTRIES.split("|")]
     texts = [
         (country, f"The seat of government is {capital}, people pay with the {currency}, and speak {language}.")
@@ -184,7 +184,7 @@ class IndexerCase(Subject):
         return self.form == "weights" or self.view == "weights"
 
     def built(self, texts: int) -> Built:
-        """An index with a number of texts, built once; another process opens the same."""
+        """Return an index with a number of texts, built once; another process opens the same index."""
         sample = self.sample(texts)
         return Built(self.create(self.options), sample, self.folder / f"of {len(sample)} texts")
 
@@ -214,7 +214,7 @@ class IndexerCase(Subject):
         return Search(inputs.queries.rows(torch.tensor(rows, dtype=torch.long)), inputs.k)
 
     def near(self, inputs: Search) -> Search:
-        """The same queries, changed a little."""
+        """Return slightly different queries."""
         if self.form == "texts":
             return Search([f"{query} city" for query in inputs.queries], inputs.k)
         changed = {}
@@ -263,7 +263,7 @@ class IndexerCase(Subject):
                 fail(problem, actual=scores[rises[0] : rises[0] + 2].tolist())
 
     def sample(self, count: int = TEXTS) -> Sample:
-        """Texts of this kind; those of countries are always the same."""
+        """Draw texts of this kind; the texts about countries are always the same."""
         if self.form == "texts":
             return countries()
         # Without ties among the scores of a query.
@@ -291,7 +291,7 @@ class IndexerCase(Subject):
         return self.search(self.opened, self.main.sample.queries)
 
     def new_folder(self) -> Path:
-        """A path that does not exist yet, in this and other processes."""
+        """Return a path that does not exist yet, in this and other processes."""
         self.folder.mkdir(exist_ok=True)
         return Path(mkdtemp(dir=self.folder)) / "new"
 
@@ -321,7 +321,7 @@ class IndexerCase(Subject):
         self.same(f"hits or scores differ {when}", *results)
 
     def tolerance_of(self, scores: np.ndarray) -> float:
-        """The tolerance for these scores; Lucene rounds BM25 to four decimals, and lowers equal scores to rank them."""
+        """Return the tolerance for these scores; Lucene rounds BM25 to four decimals and lowers tied scores."""
         largest = float(np.abs(scores).max(initial=0))
         share = 0.05 if self.recall < 1 else 1e-3 if self.form == "texts" else 1e-4
         return share * largest + (1e-4 if self.form == "texts" else 1e-5)
@@ -339,7 +339,7 @@ class IndexerCase(Subject):
                 problem = f"query {row} gives '{ids[place]}' another score than the scoring rule ({when})"
                 fail(problem, expected=float(exact[place]), actual=float(scores[place]))
             best = np.sort(truth[row][truth[row] > 0] if self.of_weights else truth[row])[::-1][:HITS]
-            # Of texts with the same score, any may be hits.
+            # Any of the texts with the same score may be hits.
             share = (exact >= best[-1] - least).sum() / len(best) if len(best) else 1.0
             shares.append(min(1.0, float(share)))
             problem = f"query {row} misses texts of the best {HITS} of brute force ({when}); see `recall`"
@@ -352,7 +352,7 @@ class IndexerCase(Subject):
 def indexer_cases(
     name: str, *, folder: str | Path | None = None, recall: float = 1.0, **options: Any
 ) -> list[IndexerCase]:
-    """An indexer with each kind of texts that it supports: it refuses others with UnsupportedError."""
+    """Return an indexer with each kind of texts that it supports; it must refuse others with UnsupportedError."""
     root = Path(mkdtemp(prefix="rkit-check-") if folder is None else folder)
     root.mkdir(parents=True, exist_ok=True)
     component: Any = registry.get("indexer", name)
@@ -367,7 +367,7 @@ def indexer_cases(
 
 
 def shown(ids: Sequence[str]) -> str:
-    """The first few ids."""
+    """Return the first few ids."""
     listed = ", ".join(str(name)[:20] for name in ids[:_SHOWN])
     return f"{listed} ..." if len(ids) > _SHOWN else listed or "nothing"
 
@@ -432,7 +432,7 @@ def brute_force(case: IndexerCase, drawn: Drawn) -> None:
 
 @INDEXERS.property(after=_SAVED, draws="large", examples=5)
 def words(case: IndexerCase, drawn: Drawn) -> None:
-    """The first hit of words that a single passage has, in its text or title, is that, of up to 5,000 passages."""
+    """Of up to 5,000 passages, the only passage with a word in its text or title is the first hit for it."""
     case.only("texts")
     names = [f"w{number}x" for number in range(drawn["texts"])]
     texts = [(f"{name} story", f"The {name[::-1]} is number {name[1:-1]} of many.") for name in names]
@@ -466,7 +466,7 @@ def any_ids(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=(*_SAVED, "order"))
 def order_of_texts(case: IndexerCase) -> None:
-    """The same texts in another order have the same scores."""
+    """Texts indexed in another order have the same scores."""
     sample = case.sample()
     turned = sample.part(np.random.default_rng(0).permutation(len(sample)).tolist())
     case.alike(case.searched(turned), case.hits, "if the texts are indexed in another order")
@@ -474,7 +474,7 @@ def order_of_texts(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def ties(case: IndexerCase) -> None:
-    """Of equal scores, the text that comes first in the index ranks first, also at the cut-off k."""
+    """Texts with equal scores rank in the order of the index, also at the cut-off k."""
     case.only("vectors", "weights", "both")
     # Sums of zeros and ones are exact; ids are not in the order of the texts.
     few = case.sample(4)
@@ -548,7 +548,7 @@ def segments(case: IndexerCase) -> None:
 
 @INDEXERS.property(after=_SAVED)
 def several_open(case: IndexerCase) -> None:
-    """Indexes that are open at the same time, one of them twice, do not interfere."""
+    """Several open indexes, one of them opened twice, do not interfere."""
     sample = case.main.sample
     turned = replace(sample.part([*range(5, len(sample)), *range(5)]), ids=sample.ids)
     again, other = case.open(case.main.index), case.open(case.build(turned).index)
@@ -580,7 +580,7 @@ def memory(case: IndexerCase) -> str:
 
 @INDEXERS.property(after=_SAVED)
 def odd_texts(case: IndexerCase) -> None:
-    """Passages without words, in any script, or with characters of a query syntax raise nothing."""
+    """Passages without words, in any script, or with characters of a query syntax raise no error."""
     case.only("texts")
     whole = case.sample()
     odd = (

@@ -63,13 +63,13 @@ class Step:
     teacher: Tensor | None = None
 
     def leaves(self) -> dict[str, Tensor]:
-        """The tensors of both sides that receive gradients, by name."""
+        """Return the tensors of both sides that receive gradients, by name."""
         sides = itertools.product(("queries", "documents"), ("vectors", "weights"))
         leaves = {f"{part} of {side}": getattr(getattr(self, side), part) for side, part in sides}
         return {name: leaf for name, leaf in leaves.items() if leaf is not None}
 
     def with_leaves(self, change: Mapping[str, Tensor]) -> Step:
-        """The same step with some tensors replaced, named as in `leaves`."""
+        """Replace some tensors of the step, named as in `leaves`."""
         step = self
         for name, leaf in change.items():
             part, _, side = name.split()
@@ -77,7 +77,7 @@ class Step:
         return step
 
     def arranged(self, queries: Tensor, documents: Tensor) -> Step:
-        """The same step with these queries, and these documents, among them all positives, in this order."""
+        """Return the step with these queries and documents (including all positives), in this order."""
         place = torch.full((len(self.documents),), -1).scatter(0, documents, torch.arange(len(documents)))
         return replace(
             self,
@@ -89,7 +89,7 @@ class Step:
         )
 
     def prepared(self, factor: float = 1.0, dtype: torch.dtype = torch.float32) -> Step:
-        """The same step with all vectors and weights multiplied by a factor, in a type, as new leaves."""
+        """Multiply all vectors and weights of the step by a factor, convert their type, and make them leaves."""
         leaves = {name: (leaf.detach() * factor).to(dtype).requires_grad_() for name, leaf in self.leaves().items()}
         return self.with_leaves(leaves)
 
@@ -132,7 +132,7 @@ class LossCase(Subject):
         return loss
 
     def inputs(self, drawn: Drawn) -> Step:
-        """A step with Q to 8 Q documents, of which any are the positives."""
+        """Draw a step with Q to 8 Q documents; any of them may be positives."""
         count, each, form = drawn["queries"], drawn["each"], self.form
         generator = torch.Generator().manual_seed(drawn["seed"])
 
@@ -146,7 +146,7 @@ class LossCase(Subject):
         order = order if drawn["positives"] == "anywhere" else order.sort().values
         step = Step(queries, documents, order[:count], progress=_PROGRESS[drawn["progress"]])
         if self.needs_teacher:
-            # Of each query's positive and its first negative, which are never masked.
+            # For each query's positive and its first negative, which are never masked.
             scored = torch.stack([order[:count], order[-count:]], dim=1)
             step.teacher = torch.full((count, count * each), torch.nan)
             step.teacher.scatter_(1, scored, torch.randn(count, 2, generator=generator))
@@ -180,12 +180,12 @@ class LossCase(Subject):
         return total
 
     def total(self, step: Step, drawn: Drawn) -> Tensor:
-        """The loss in training, always with the same random draws."""
+        """Compute the loss in training, always with the same random draws."""
         with seeded(0):
             return self.objective(self.fresh(drawn).train(), step)
 
     def behaviour(self, options: Mapping[str, Any]) -> list[Any]:
-        """The loss and its gradients for all supported kinds of representation, at several points of training."""
+        """Compute the loss and its gradients for all supported representations, at several points of training."""
         loss, seen = self.create(options).train(), list[Any]()
         for form, progress in itertools.product((self.form, *FORMS.values()), range(len(_PROGRESS))):
             other = copy.copy(self)
@@ -219,7 +219,7 @@ class LossCase(Subject):
             return not torch.isclose(self.total(step, drawn), self.total(step.with_leaves(turned), drawn), rtol=1e-5)
 
     def comparison(self, drawn: Drawn) -> Step:
-        """A step of a loss that compares queries with documents, without a teacher; others skip the property."""
+        """Draw a step without a teacher for a loss that compares queries with documents; others skip the property."""
         if self.needs_teacher:
             leave_out("it learns from a teacher.")
         step = self.inputs(drawn)
@@ -236,7 +236,7 @@ class LossCase(Subject):
 def loss_cases(
     name: str, *, kept: int | None = None, parts: Mapping[str, slice] | None = None, **options: Any
 ) -> list[LossCase]:
-    """The loss on the requested kind of representation, or on each kind that it supports."""
+    """Return the loss on the requested kind of representation, or on each kind that it supports."""
     forms = FORMS
     if kept is not None or parts is not None:
         forms = {"two vectors per document": Form(document_vectors=2, kept=kept, parts=parts)}
@@ -268,10 +268,10 @@ def arguments_effective(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=(*_SOUND, "arguments_effective"), draws="common")
 def ignored_absent(case: LossCase, drawn: Drawn) -> None:
-    """A document that is no negative of any query counts no more than if it were absent."""
+    """A document that every query ignores has no effect on the loss."""
     step = case.comparison(drawn)
     if len(case.call(case.fresh(drawn), step).terms) > 1:
-        leave_out("it has several terms, of which some may be of all documents.")
+        leave_out("it has several terms, and some may depend on all documents.")
     others = torch.ones(len(step.documents), dtype=torch.bool).index_fill(0, step.positives, False)
     step.ignore = others.expand(len(step.queries), -1).clone()
     absent = step.arranged(torch.arange(len(step.queries)), (~others).nonzero()[:, 0])
@@ -293,7 +293,7 @@ def masked_vectors(case: LossCase, drawn: Drawn) -> None:
 
 
 def _with_masked_vector(texts: Representation) -> Representation:
-    """The same texts with an additional vector each, large and masked."""
+    """Add a large, masked vector to each text."""
     assert texts.vectors is not None
     count, vectors, width = texts.vectors.shape
     more = torch.cat([texts.vectors, torch.full((count, 1, width), 100.0)], dim=1)
@@ -358,7 +358,7 @@ _STEPS = 12
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common", examples=5)
 def falls_under_training(case: LossCase, drawn: Drawn) -> None:
-    """Training reduces the loss, and raises the positives' scores above the others."""
+    """Training reduces the loss, and raises the scores of positives above the others."""
     step = case.inputs(drawn).prepared()
     if step.teacher is not None:
         step.teacher = torch.where(step.teacher.isnan(), torch.nan, torch.where(step.own, 5.0, -5.0))
@@ -366,7 +366,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
     optimizer = torch.optim.Adam(leaves.values(), lr=0.05)
 
     def now() -> Step:
-        """The step with weights that are clipped to be non-negative."""
+        """Return the step with its weights clipped to be non-negative."""
         return step.with_leaves({name: leaf.relu() if leaf.dim() == 2 else leaf for name, leaf in leaves.items()})
 
     def margin() -> float:
@@ -390,7 +390,7 @@ def falls_under_training(case: LossCase, drawn: Drawn) -> None:
 
 @LOSSES.property(after=(*_SOUND, "gradients"), draws="common")
 def two_processes(case: LossCase, drawn: Drawn) -> None:
-    """Two processes, each with the graph of its own texts only, compute the gradient of a single process."""
+    """Two processes, each with the graph of its own texts, compute the gradient of a single process."""
     alone, shared = case.inputs(drawn).prepared(), case.inputs(drawn).prepared()
     backward(case.total(alone, drawn))
     for rank in range(2):

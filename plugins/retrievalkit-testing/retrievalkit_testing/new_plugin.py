@@ -42,7 +42,7 @@ class NewOptions:
 
     Args:
         name: The name of the component, in snake_case.
-        output: The folder to write; a package of plugins that is there gets the component added.
+        output: The folder to write; if it is a plugin package, the component is added to it.
         kind: The kind of component.
     """
 
@@ -54,7 +54,7 @@ class NewOptions:
 
 @command("plugins new", NewOptions)
 def new_plugin(options: NewOptions) -> str:
-    """Write a plugin package with a component, or add a component to a package; returns the next steps."""
+    """Write a plugin package with a component, or add a component to a package, and print the next steps."""
     name, kind = options.name, options.kind
     _check_name(name)
     class_name = "".join(part.capitalize() for part in name.split("_"))
@@ -117,7 +117,7 @@ class PackageOptions:
 
 @command("plugins package", PackageOptions)
 def package_plugin(options: PackageOptions) -> str:
-    """Write a plugin package with the components of a single-file plugin; returns the next steps."""
+    """Write a plugin package with the components of a single-file plugin, and print the next steps."""
     path = Path(options.file)
     plugin = registry.read_file(path)
     if plugin.error or not plugin.components:
@@ -146,7 +146,7 @@ def package_plugin(options: PackageOptions) -> str:
 
 
 def _check_name(name: str) -> None:
-    # The recipe's prefix and the distribution are named after it, too.
+    # It also names the recipe's prefix and the distribution.
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         msg = f"'{name}' is not snake_case, as names of components are. Choose a name such as 'first_token'."
         raise InputError(msg)
@@ -169,7 +169,7 @@ def _files(kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _main(components: Sequence[registry.Component]) -> registry.Component:
-    """The component that the package and its recipe are named after."""
+    """Return the component that the package and its recipe are named after."""
     return next((each for each in components if each.kind in _COMPARED), components[0])
 
 
@@ -207,7 +207,7 @@ def _write(
 
 
 def _hooks(components: Sequence[registry.Component]) -> str:
-    """The module that registers the components."""
+    """Return the source of the module that registers the components."""
     lines = [
         f'"""Registers {", ".join(f"the {each.kind} `{each.name}`" for each in components)}.',
         "",
@@ -239,7 +239,7 @@ def _render(text: str, values: Mapping[str, str]) -> str:
 
 
 def _without_hooks(source: str) -> str:
-    """The source without its register functions and the imports for them."""
+    """Return the source without its register functions and the imports for them."""
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
@@ -253,7 +253,7 @@ _IMPORTS = ("from retrievalkit import hookimpl", "from retrievalkit.hookspecs im
 
 
 def _distributions(source: str) -> list[str]:
-    """The distributions that the source imports, other than Python and retrievalkit; sorted."""
+    """Return the distributions that the source imports, other than Python and retrievalkit; sorted."""
     wanted = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -94,12 +94,12 @@ def expect_typed_keywords(component: type, kind: str) -> None:
 
 
 def line_of(option: str) -> str:
-    """The pattern of the line of a constructor that declares an option."""
+    """Return a pattern for the line of a constructor that declares an option."""
     return rf"(^|[\s(,*]){re.escape(option)}\s*[:=,)]"
 
 
 def required_values(component: type, known: Mapping[str, Any]) -> dict[str, Any]:
-    """A value for each option that has no default and no value yet, as far as its type lists values."""
+    """Return a value for each option that has no default and no value yet, as far as its type lists values."""
     needed = [option for option in options(component).values() if option.required and option.name not in known]
     return {option.name: value for option in needed for value in islice(other_values(option, option.default), 1)}
 

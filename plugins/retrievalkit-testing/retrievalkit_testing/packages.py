@@ -64,12 +64,12 @@ class PackageCase:
         return [point.module for point in self.entry_points]
 
     def file_of(self, module: str) -> Path:
-        """The file of a module."""
+        """Return the file of a module."""
         spec = None if self.is_file else importlib.util.find_spec(module)
         return Path(self.plugins[0].distribution if self.is_file else (spec and spec.origin) or module)
 
     def line(self, pattern: str) -> Place:
-        """The first line of its modules that matches a pattern, such as the name of a component."""
+        """Return the first line of its modules that matches a pattern, such as the name of a component."""
         for file in filter(Path.is_file, map(self.file_of, self.modules)):
             for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
                 if re.search(pattern, text):
@@ -99,7 +99,7 @@ PACKAGES: Kit[PackageCase] = Kit(
     "package",
     lambda name: [PackageCase(name)],
     find=lambda _: PackageCase,
-    unchecked="that its components are good",
+    unchecked="the quality of its components",
 )
 """The properties of a distribution of plugins."""
 
@@ -144,7 +144,7 @@ def cold_import(case: PackageCase) -> str:
 
 
 def _contract(kind: str) -> type | None:
-    """The base class of components of a kind; None if they are no classes of the contract."""
+    """Return the base class of components of a kind; None if the contract has no class for the kind."""
     return getattr(contracts, {"fusion": "FusionMethod", "workers": ""}.get(kind, kind.capitalize()), None)
 
 

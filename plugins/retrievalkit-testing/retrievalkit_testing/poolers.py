@@ -58,14 +58,14 @@ class PoolerCase(Subject):
         self.typical = [{**drawn, "side": side} for side in SIDES]
 
     def create(self, options: Mapping[str, Any]) -> Pooler:
-        """A new pooler with these options, bound to an encoder, in eval mode."""
+        """Create a pooler with these options, bound to an encoder, in eval mode."""
         pooler: Pooler = registry.create("pooler", self.name, kit_encoder(self.model).info, **options)
         self._needs[repr(options)] = {mode: pooler.train(mode).needs for mode in (True, False)}
         pooler.bind(self.tower(options)[0])
         return pooler.eval()
 
     def tower(self, options: Mapping[str, Any]) -> tuple[Encoder, Any]:
-        """The encoder for a pooler with these options, and its vocabulary head."""
+        """Return the encoder for a pooler with these options, and its vocabulary head."""
         needs = self._needs[repr(options)]
         encoder = kit_encoder(self.model, needs[True])
         if (key := repr(needs)) not in self._heads:
@@ -76,7 +76,7 @@ class PoolerCase(Subject):
         return encoder, self._heads[key]
 
     def inputs(self, drawn: Drawn) -> Input:
-        """Random states of texts of drawn lengths, large where there is no token; for the layers of both modes."""
+        """Draw random states of texts of drawn lengths, large at padding; for the layers of both modes."""
         options = {**self.options, **drawn["options"]}
         self.create(options)
         (encoder, head), side, draw = self.tower(options), drawn["side"], np.random.default_rng(drawn["seed"])
@@ -109,7 +109,7 @@ class PoolerCase(Subject):
         return Input(TokenStates(states, batch.attention_mask, ids, batch.special_mask, batch.extra, head), side)
 
     def filled(self, drawn: Drawn) -> bool:
-        """True if texts of a side are filled up with [MASK]-like tokens, which are no padding."""
+        """True if texts of a side are filled up with [MASK]-like tokens, which do not count as padding."""
         needs = self._needs[repr({**self.options, **drawn["options"]})]
         return any(drawn["side"] in mode.mask_filled for mode in needs.values())
 
@@ -149,7 +149,7 @@ class PoolerCase(Subject):
         return objective(self.call(component, inputs))
 
     def behaviour(self, options: Mapping[str, Any]) -> list[Any]:
-        """The needs, file requests, output and gradients of a pooler."""
+        """Return the needs, file requests, output and gradients of a pooler."""
         requests: list[str] = []
         transformer: Any = registry.get("encoder", "transformer")
         original = transformer.file
@@ -219,7 +219,7 @@ def _mapped(states: TokenStates, function: Callable[[Tensor], Tensor]) -> TokenS
 
 
 def repadded(states: TokenStates, *, more: int, left: bool) -> TokenStates:
-    """The same texts with more padding, with large states, and all of it on one side."""
+    """Add padding with large states to the texts, all on one side."""
     mask = nn.functional.pad(states.attention_mask, (0, more))
     filler = 1 - int(states.input_ids[0, -1] == 1)
 
@@ -243,7 +243,7 @@ def repadded(states: TokenStates, *, more: int, left: bool) -> TokenStates:
 
 
 def values_of(representation: Representation) -> Tensor:
-    """All values in float32, without masked vectors."""
+    """Return all values in float32, without masked vectors."""
     vectors, mask, weights = representation.vectors, representation.vector_mask, representation.weights
     parts = [] if vectors is None else [vectors if mask is None else vectors[mask]]
     parts += [] if weights is None else [weights]
@@ -251,7 +251,7 @@ def values_of(representation: Representation) -> Tensor:
 
 
 def objective(representation: Representation) -> Tensor:
-    """A scalar that depends on all values, each in a different way."""
+    """Compute a scalar that depends on each value in a different way."""
     values = values_of(representation)
     return (values * torch.randn(values.shape, generator=torch.Generator().manual_seed(1))).sum()
 
@@ -284,10 +284,10 @@ def sides_agree(case: PoolerCase) -> None:
 
 @POOLERS.property(after=_SOUND)
 def cosine(case: PoolerCase, drawn: Drawn) -> None:
-    """If scores are declared as cosines, vectors have length 1, a query has a single vector, and weights are absent."""
+    """If `cosine` is set, vectors have length 1, a query has a single vector, and there are no weights."""
     pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if not pooler.cosine:
-        leave_out("its scores are no cosines.")
+        leave_out("its scores are not cosines.")
     result, side = case.call(pooler, inputs), inputs.side
     single = result.vectors is not None and result.weights is None and (side != "query" or result.vectors.shape[1] == 1)
     expect(single, f"{side}: `cosine` is true, and a score is more than one inner product of vectors")
@@ -299,7 +299,7 @@ def cosine(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND)
 def padding(case: PoolerCase, drawn: Drawn) -> None:
-    """Padding at either end, whatever its states and ids are, changes nothing."""
+    """Padding at either end changes nothing, with any states and ids."""
     pooler, inputs = case.fresh(drawn), case.inputs(drawn)
     if case.filled(drawn):
         leave_out("this side is filled up with [MASK]-like tokens.")
@@ -312,7 +312,7 @@ def padding(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND)
 def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
-    """The representation in eval mode, which is indexed, equals that in training mode, which the loss scores."""
+    """The representation to index (eval mode) equals the representation that the loss scores (training mode)."""
     training = case.fresh(drawn).train()
     for module in training.modules():
         if isinstance(module, nn.Dropout | nn.Dropout1d | nn.AlphaDropout):
@@ -335,7 +335,7 @@ def indexed_as_scored(case: PoolerCase, drawn: Drawn) -> None:
 
 @POOLERS.property(after=_SOUND, once=True)
 def saved_and_loaded(case: PoolerCase) -> None:
-    """A checkpoint of a retriever with it, with one encoder or one for each side, has equal bytes once loaded."""
+    """A retriever with the pooler, with one encoder or two, encodes the same after saving and loading."""
     for separate in (False, True):
         settings: Any = {"pooler": case.name, "pooler_options": case.options, "separate_towers": separate}
         try:

@@ -94,7 +94,7 @@ class PretrainerCase(Subject):
         backward(self.objective(pretrainer.train(), self.batch(pretrainer, drawn["seed"], drawn["samples"])))
 
     def behaviour(self, options: Mapping[str, Any]) -> list[Any]:
-        """The samples, the loss and its gradients."""
+        """Return the samples, the loss and its gradients."""
         pretrainer: Pretrainer = self.create(options).eval()
         values = self.batch(pretrainer)
         loss = self.loss(pretrainer, values)
@@ -106,12 +106,12 @@ class PretrainerCase(Subject):
     def check_form(self, inputs: Values, result: Any) -> None:
         for name, value in inputs.items():
             fits, actual = isinstance(value, Tensor | Batch), type(value).__name__
-            problem = f"'{name}' of a batch is no tensor and no Batch"
+            problem = f"'{name}' of a batch is neither a tensor nor a Batch"
             expect(fits, problem, expected="Tensor or Batch", actual=actual, method="collate")
         check_loss_value(result)
 
     def batch(self, pretrainer: Pretrainer, seed: int = 0, count: int = 4) -> Values:
-        """A batch of the first samples, drawn with that seed."""
+        """Draw a batch of the first samples with that seed."""
         return self.collated(pretrainer, [count], seed)[0]
 
     def collated(self, pretrainer: Pretrainer, sizes: list[int], seed: int = 0) -> list[Values]:
@@ -129,7 +129,7 @@ class PretrainerCase(Subject):
         return [dict(pretrainer.collate(batch, draw)) for batch in batches]
 
     def loss(self, pretrainer: Pretrainer, values: Mapping[str, Any], seed: int = 0) -> LossValue:
-        """The loss of a batch."""
+        """Compute the loss of a batch."""
         torch.manual_seed(seed)
         return pretrainer(values, _START)  # type: ignore[no-any-return]
 
@@ -140,7 +140,7 @@ class PretrainerCase(Subject):
         weights: Mapping[str, float] | None = None,
         mode: Callable[[], Any] = torch.no_grad,
     ) -> tuple[float, float]:
-        """The loss, by default without a graph, and its standard error: 0 unless the pretrainer draws in `forward`."""
+        """Compute the loss, by default without a graph, and its standard error: 0 unless `forward` is random."""
         losses = []
         for seed in range(_DRAWS):
             with mode():
@@ -152,7 +152,7 @@ class PretrainerCase(Subject):
         return float(np.mean(losses)), float(np.std(losses) / _DRAWS**0.5)
 
     def _documents(self, pretrainer: Pretrainer) -> list[Document]:
-        """A document without text, and documents of twenty sentences, with words of several tokens."""
+        """Return a document without text, and documents of twenty sentences, with words of several tokens."""
         lines = [line.replace("-", " ") for line in COUNTRIES.split("|")]
         parts = (lines[row : row + 10] for row in range(0, 32, 2))
         texts = ["", *(" ".join(f"{line}. The xyzzy is {line}." for line in part) for part in parts)]
@@ -173,17 +173,17 @@ def _cases(name: str, *, model: str | None = None, max_length: int = 24, **optio
 
 
 PRETRAINERS: Kit[PretrainerCase] = Kit(
-    "pretrainer", _cases, method="forward", unchecked="whether models gain by it, and devices other than the CPU"
+    "pretrainer", _cases, method="forward", unchecked="the gain of models by it, and devices other than the CPU"
 )
 
 
 def tensors_of(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """All tensors of a batch by name; tensors of a Batch as NAME.FIELD."""
+    """Return all tensors of a batch by name; tensors of a Batch as NAME.FIELD."""
     return {name: leaf for name, leaf in leaves(values) if isinstance(leaf, Tensor)}
 
 
 def _stirred(case: PretrainerCase, size: float) -> Any:
-    """A pretrainer with larger weights, so that attention makes a difference, as in a trained model."""
+    """Enlarge the weights of a pretrainer, so that attention matters, as in a trained model."""
     return stir(case.created(case.typical[0]), size)
 
 
@@ -268,7 +268,7 @@ def _changed(values: Mapping[str, Any], change: Callable[[str, Tensor], Tensor])
 
 
 def _by_rows(values: Values, choose: Callable[[Tensor], Tensor]) -> Values:
-    """A batch with selected rows, in the selected order."""
+    """Select rows of a batch, in this order."""
     rows = {tensor.shape[0] if tensor.dim() else 0 for tensor in tensors_of(values).values()}
     if len(rows) != 1 or 0 in rows:
         leave_out("the tensors of a batch do not have a row for each text.")
@@ -320,7 +320,7 @@ def falls_under_training(case: PretrainerCase) -> None:
 
 @PRETRAINERS.property(after=_SOUND)
 def saved_and_loaded(case: PretrainerCase) -> None:
-    """The saved encoder, and its vocabulary head if needed, have the trained weights."""
+    """The saved encoder and, if needed, its vocabulary head have the trained weights."""
     pretrainer = _stirred(case, 0.05)
     encoder = copy.deepcopy(pretrainer.encoder)
     with tempfile.TemporaryDirectory() as folder:

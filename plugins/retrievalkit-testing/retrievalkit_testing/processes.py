@@ -46,7 +46,7 @@ def started(function: str, *arguments: Any, seconds: float = 300.0) -> tuple[int
 
 
 def answers(kind: str, name: str, settings: dict[str, Any], number: int) -> Any:
-    """The answers of a case to its typical inputs, with the component created again."""
+    """Compute the answers of a case to its typical inputs, with a new component."""
     from retrievalkit_testing.conforming import kit_of
 
     kit: Any = kit_of(kind)

@@ -49,7 +49,7 @@ class Place:
 
 
 def of_component(component: type, *, method: str = "", source: str = "") -> Place | None:
-    """The line of a component's class to look at; None if its source cannot be read.
+    """Return the line of a component's class to look at; None if its source cannot be read.
 
     This is the line that matches `source`, or a method of the class or its base, or the only method that it defines.
     """
@@ -75,7 +75,7 @@ def of_component(component: type, *, method: str = "", source: str = "") -> Plac
 
 
 def of_exception(component: type, error: BaseException) -> Place | None:
-    """The deepest line of the component's own source in an exception's traceback; None if there is none."""
+    """Return the deepest line of the component's own source in an exception's traceback; None if there is none."""
     package = sys.modules.get(component.__module__.partition(".")[0])
     roots = [Path(path) for path in getattr(package, "__path__", ())]
     if component.__module__.startswith("retrievalkit.") or not roots:
@@ -176,7 +176,7 @@ class Property(Generic[C]):
             return self.check(case)
         examples, name = min(most, max(LEAST, self.examples // cases)), f"{self.name} {case.label}"
         draws, check = getattr(case, self.draws), partial(self.check, case)
-        # Tests that run often do without the smallest failing input.
+        # Frequent tests skip the search for the smallest failing input.
         for_all(draws, check, name=name, examples=examples, reduce=most > LEAST)
         return None
 
@@ -241,7 +241,7 @@ class Kit(Generic[C]):
         return add
 
     def cases(self, name: str, **settings: Any) -> list[C]:
-        """The cases of a component, each with the origin by which another process can create it again."""
+        """Return the cases of a component, each with the origin by which another process can create it again."""
         cases = list(self.create(name, **settings))
         for number, case in enumerate(cases):
             case.origin = (self.kind, name, settings | getattr(case, "shared", {}), number)
@@ -325,7 +325,7 @@ class Kit(Generic[C]):
     def _failure(
         self, error: Exception, name: str, statement: str, kind: type, component: str, case: str = ""
     ) -> PropertyError:
-        """The failure with all available details, whatever exception the component raised."""
+        """Return the failure with all available details, whatever exception the component raised."""
         if isinstance(error, PropertyError):
             failure = error
         else:
@@ -350,7 +350,7 @@ class Kit(Generic[C]):
 def accepted(
     factories: Iterable[Callable[[], C]], *, refusal: type[Exception] = UnsupportedError, none: str = ""
 ) -> list[C]:
-    """The cases that a component does not refuse.
+    """Return the cases that a component accepts.
 
     If it refuses all, this raises PropertyError with the problem `none`, or the first refusal if that is "".
     """
@@ -369,7 +369,7 @@ def accepted(
 
 
 def tried(case: C, trial: Callable[[C], object], refusal: type[Exception] = UnsupportedError) -> C:
-    """The case, unless it refuses a trial; other errors are left to the properties."""
+    """Return the case unless the trial is refused; the properties report other errors."""
     try:
         trial(case)
     except refusal:
@@ -421,7 +421,7 @@ def leave_out(reason: str) -> NoReturn:
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The tensors, arrays, texts and numbers in a structure, by their names in it."""
+    """Return the tensors, arrays, texts and numbers in a structure, by their names in it."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from leaves(part, f"{name}.{key}" if name else str(key))
@@ -437,7 +437,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def copied(value: Any) -> dict[str, Any]:
-    """The leaves of a structure, with copies of tensors and arrays."""
+    """Return the leaves of a structure, with copies of tensors and arrays."""
     clones: dict[type, Any] = {torch.Tensor: lambda tensor: tensor.detach().clone(), np.ndarray: np.copy}
     return {name: clones.get(type(leaf), lambda same: same)(leaf) for name, leaf in leaves(value)}
 
@@ -471,7 +471,7 @@ def differ(first: Any, second: Any) -> bool:
 
 
 def _difference(actual: Any, expected: Any, rtol: float, atol: float, selected: bool) -> dict[str, Any]:
-    """The largest difference of two leaves: expected, actual, and by how much; {} if they are equal."""
+    """Return the largest difference of two leaves: expected value, actual value, difference; {} if they are equal."""
     numbers = (torch.Tensor, np.ndarray, np.generic, float)
     if not isinstance(expected, numbers) or not isinstance(actual, numbers):
         same = type(expected) is type(actual) and bool(expected == actual)

@@ -137,7 +137,7 @@ def _save(model: Any, tokenizer: Any, folder: str | Path) -> None:
 
 
 def _named(names: str) -> Callable[[Any, int, int], dict[str, Any]]:
-    """A function that creates a configuration whose sizes have these names."""
+    """Return a function that creates a configuration with these names of sizes."""
 
     def config(tokenizer: Any, layers: int, width: int) -> dict[str, Any]:
         sizes = (len(tokenizer), width, layers, 2, 2 * width, tokenizer.pad_token_id, 128)
@@ -185,7 +185,7 @@ ARCHITECTURES: dict[str, tuple[str, Callable[[Any, int, int], dict[str, Any]]]] 
 
 
 def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
-    """A WordPiece tokenizer for the words of the tiny collection, with the special tokens of an architecture."""
+    """Create a WordPiece tokenizer for the tiny collection's words, with the special tokens of an architecture."""
     import tokenizers
     import transformers
     from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -214,7 +214,7 @@ def tiny_tokenizer(architecture: str, least: int = 0) -> Any:
 
 
 def temporary_folder() -> str:
-    """A new folder that is removed when the process ends."""
+    """Create a folder that is removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="retrievalkit-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -222,7 +222,7 @@ def temporary_folder() -> str:
 
 @cache
 def kit_models() -> dict[str, str]:
-    """The tiny models that components are tested on, architecture -> folder: a BERT, a T5 and a decoder.
+    """Return the tiny models that components are tested on, architecture -> folder: a BERT, a T5 and a decoder.
 
     Created once per process. Their vocabulary is larger than the part that poolers keep of it by default, and a prime,
     so that nothing divides it.
@@ -234,7 +234,7 @@ def kit_models() -> dict[str, str]:
 
 @cache
 def kit_reranker() -> str:
-    """The folder of a tiny random cross-encoder; created once per process."""
+    """Return the folder of a tiny random cross-encoder; created once per process."""
     import transformers
 
     folder = temporary_folder()
@@ -247,7 +247,7 @@ def kit_reranker() -> str:
 
 
 def kit_encoder(model: str, needs: Needs | None = None, **options: Any) -> Encoder:
-    """An encoder of a model, prepared for needs; created once per process."""
+    """Return an encoder of a model, prepared for needs; created once per process."""
     key = (model, repr(needs), repr(options))
     if key not in _ENCODERS:
         with torch.random.fork_rng(devices=[]):

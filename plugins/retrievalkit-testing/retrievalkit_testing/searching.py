@@ -35,7 +35,7 @@ _PASSAGES = 400
 
 
 def passage(name: str) -> Passage:
-    """A passage of a small corpus, of 5 to 30 words, in which each country has several."""
+    """Return a passage of 5 to 30 words from a small corpus with several passages per country."""
     row = int(name[1:])
     country, capital, currency, language = COUNTRIES.split("|")[row % 42].replace("-", " ").split(" ", 3)
     words = f"The city is {capital}, and people pay with the {currency}. " * (row % 3)
@@ -43,7 +43,7 @@ def passage(name: str) -> Passage:
 
 
 def pair_scores(pairs: Sequence[tuple[Found, str]]) -> list[float | None]:
-    """A re-ranker's scores of pairs; some are missing."""
+    """Draw a re-ranker's scores of pairs; some are missing."""
     return [None if int(name[1:]) % 7 == 0 else int(name[1:]) % 11 - 5.0 for _, name in pairs]
 
 
@@ -67,7 +67,7 @@ class FilterCase(Subject):
         return created
 
     def inputs(self, drawn: Drawn) -> Part:
-        """Questions with hits in falling order of scores, with and without their positives and answers."""
+        """Questions with hits in descending order of scores, with and without their positives and answers."""
         draw, part = np.random.default_rng(drawn["seed"]), Part()
         for number in range(drawn["questions"]):
             count = drawn["hits"] if number == 0 else int(draw.integers(0, drawn["hits"] + 1))
@@ -89,7 +89,7 @@ class FilterCase(Subject):
         return [list(places) for places in result]
 
     def near(self, inputs: Part) -> Part:
-        """The same questions with slightly other scores and fewer hits left."""
+        """Return the questions with slightly other scores and fewer remaining hits."""
         more = [[score + 1e-3 for score in hits.scores] for hits, _ in inputs]
         return [(replace(hits, scores=some), left[::2]) for (hits, left), some in zip(inputs, more, strict=True)]
 
@@ -109,7 +109,7 @@ FILTERS: Kit[FilterCase] = Kit(
     "filter",
     lambda name, **options: [FilterCase(name, options)],
     method="keep_of",
-    unchecked="whether the dropped hits are no negatives",
+    unchecked="whether the dropped hits are unsuitable as negatives",
 )
 share(FILTERS, rows=True, options=True)
 
@@ -267,7 +267,7 @@ share(METRICS, rows=True, options=True)
 
 @METRICS.property(after=("form", "same_twice"))
 def higher_is_better(case: MetricCase, drawn: Drawn) -> None:
-    """The same hits, in the order of their grades, have no lower value."""
+    """The same hits, ordered by their grades, have at least the same value."""
     component, inputs = case.created(drawn), case.inputs(drawn)
     orders = [sorted((-1 if grade is None else grade for grade in query.found), reverse=True) for query in inputs]
     ranked = [[None if grade < 0 else grade for grade in order] for order in orders]
@@ -280,7 +280,7 @@ def higher_is_better(case: MetricCase, drawn: Drawn) -> None:
 
 @METRICS.property(after=("form",))
 def mean(case: MetricCase, drawn: Drawn) -> None:
-    """`mean` is a finite number for the values of any number of queries, in any order, also of none."""
+    """`mean` is a finite number for any number of queries, including none, in any order."""
     component = case.created(drawn)
     for values in (case.answer(component, case.inputs(drawn)), list[float]()):
         number = component.mean(values)
@@ -362,7 +362,7 @@ _SOUND = ("form", "inputs_unchanged", "same_twice", "no_memory")
 
 @RERANKERS.property(after=_SOUND)
 def batches(case: RerankerCase, drawn: Drawn) -> None:
-    """The size of batches changes no score, and `advance` is called with numbers of pairs that add up to all."""
+    """The batch size changes no score, and the numbers passed to `advance` add up to all pairs."""
     component, inputs, counts = case.created(drawn), case.inputs(drawn), list[int]()
     whole = case.read(inputs, case.call(component, inputs, batch_tokens=None, advance=counts.append))
     case.same("`batch_tokens` changes scores", case.read(inputs, case.call(component, inputs, batch_tokens=128)), whole)
@@ -375,7 +375,7 @@ def fingerprint(case: RerankerCase) -> None:
     """`fingerprint` is a text, the same whenever the same model is loaded."""
     texts = [getattr(case.created(case.typical[0]), "fingerprint", None) for _ in range(2)]
     same = isinstance(texts[0], str) and texts[0] and texts[0] == texts[1]
-    expect(same, "`fingerprint` is no text, or changes", expected=texts[0], actual=texts[1], method="load")
+    expect(same, "`fingerprint` is not a text, or changes", expected=texts[0], actual=texts[1], method="load")
 
 
 @RERANKERS.property(after=_SOUND)

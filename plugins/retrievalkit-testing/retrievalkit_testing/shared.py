@@ -72,44 +72,44 @@ class Subject(ABC):
         self.options = {**required_values(registry.get(self.kind, name), options), **options}
 
     def create(self, options: Mapping[str, Any]) -> Any:
-        """A new component with these options."""
+        """Create a component with these options."""
         return registry.create(self.kind, self.name, **options)
 
     def created(self, drawn: Drawn) -> Any:
-        """A new component with the drawn options, in eval mode."""
+        """Create a component with the drawn options, in eval mode."""
         component = self.create({**self.options, **drawn.get("options", {})})
         return component.eval() if isinstance(component, nn.Module) else component
 
     @abstractmethod
     def inputs(self, drawn: Drawn) -> Any:
-        """The input, new in each call."""
+        """Create the input."""
 
     @abstractmethod
     def call(self, component: Any, inputs: Any) -> Any:
-        """The result of the component."""
+        """Call the component."""
 
     @abstractmethod
     def check_form(self, inputs: Any, result: Any) -> None:
         """Fail if a result has another form than the contract names."""
 
     def read(self, inputs: Any, result: Any) -> Any:  # noqa: ARG002 - for kinds whose rows are padded
-        """The comparable part of a result; for kinds with rows a list with an item for each."""
+        """Return the comparable part of a result; for kinds with rows a list with an item for each."""
         return result
 
     def rows(self, inputs: Any) -> int:
-        """The number of rows of an input."""
+        """Return the number of rows of an input."""
         return len(inputs)
 
     def chosen(self, inputs: Any, rows: Sequence[int]) -> Any:
-        """The same input with only some of its rows."""
+        """Select rows of the input."""
         return [inputs[row] for row in rows]
 
     def near(self, inputs: Any) -> Any:
-        """An input that differs a little from another."""
+        """Return an input that differs slightly from this one."""
         return inputs
 
     def turned(self, inputs: Any, draw: np.random.Generator) -> Iterator[Turn]:
-        """The same input in other orders; by default of its rows."""
+        """Return the input in other orders; by default, of its rows."""
         order = draw.permutation(self.rows(inputs)).tolist()
         yield "rows", self.chosen(inputs, order), lambda answer: [answer[order.index(row)] for row in range(len(order))]
 
@@ -118,7 +118,7 @@ class Subject(ABC):
         raise NotImplementedError
 
     def parameters(self, component: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that have to be trained, by name."""
+        """Return the parameters that have to be trained, by name."""
         return {name: tensor for name, tensor in component.named_parameters() if tensor.requires_grad}
 
     def exercise(self, drawn: Drawn) -> None:
@@ -134,12 +134,12 @@ class Subject(ABC):
         return [self.answer(component, self.inputs({**self.typical[0], "seed": seed})) for seed in range(3)]
 
     def fresh(self, drawn: Drawn) -> Any:
-        """A new component, always with the same random parameters."""
+        """Create a component, always with the same random parameters."""
         with seeded(0):
             return self.created(drawn)
 
     def answer(self, component: Any, inputs: Any, mode: Callable[[], Any] = torch.no_grad) -> Any:
-        """The comparable part of the result, by default without a graph."""
+        """Return the comparable part of the result, by default without a graph."""
         with mode():
             return self.read(inputs, self.call(component, inputs))
 
@@ -188,7 +188,7 @@ def share(
 
     @kit.property()
     def form(case: Subject, drawn: Drawn) -> None:
-        """Each result has the shape, type and device that the contract names, and is finite."""
+        """Results are finite, with the shape, type and device of the contract."""
         component, inputs = case.fresh(drawn), case.inputs(drawn)
         with torch.no_grad():
             case.check_form(inputs, case.call(component, inputs))
@@ -234,7 +234,7 @@ def share(
 
     @kit.property(after=("form", "inputs_unchanged"))
     def same_twice(case: Subject, drawn: Drawn) -> None:
-        """The same input has the same result the second time, whatever the global seed."""
+        """A repeated call with the same input returns the same result, with any global seed."""
         component, answers = case.fresh(drawn), []
         for seed in (0, 1):
             with seeded(seed):
@@ -245,7 +245,7 @@ def share(
 
         @kit.property(after=pure)
         def grad_mode(case: Subject, drawn: Drawn) -> None:
-            """With gradients, under `no_grad` and in `inference_mode` the results are the same."""
+            """Results are the same with gradients, under `no_grad` and in `inference_mode`."""
             component, inputs = case.fresh(drawn), case.inputs(drawn)
             answers = []
             for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
@@ -255,7 +255,7 @@ def share(
 
     @kit.property(after=pure)
     def no_memory(case: Subject, drawn: Drawn) -> None:
-        """Earlier inputs, however similar, have no effect on a result."""
+        """Earlier inputs, even similar ones, do not affect a result."""
         used, inputs = case.fresh(drawn), case.inputs(drawn)
         expected = case.answer(case.fresh(drawn), inputs)
         for before in (
@@ -268,7 +268,7 @@ def share(
 
     @kit.property(after=pure)
     def order(case: Subject, drawn: Drawn) -> None:
-        """Another order of the input changes only the order of the results."""
+        """Reordering the input only reorders the results."""
         component, inputs = case.fresh(drawn), case.inputs(drawn)
         expected = case.answer(component, inputs)
         for name, turned, back in case.turned(inputs, np.random.default_rng(1)):
@@ -278,7 +278,7 @@ def share(
 
         @kit.property(after=(*pure, "order"))
         def batch(case: Subject, drawn: Drawn) -> None:
-            """A row has the same result alone, and in every other batch."""
+            """A row's result does not depend on its batch."""
             component, inputs = case.fresh(drawn), case.inputs(drawn)
             expected, count = case.answer(component, inputs), case.rows(inputs)
             size = 1 + drawn.get("seed", 0) % max(1, count)
@@ -293,7 +293,7 @@ def share(
 
         @kit.property(after=(*pure, "no_memory"), once=True)
         def concurrent(case: Subject) -> None:
-            """Calls from several threads at the same time have the results of calls one after the other."""
+            """Concurrent calls return the same results as sequential calls."""
             drawn = case.typical[0]
             component = case.fresh(drawn)
             parts = [case.inputs({**drawn, "seed": number}) for number in range(_THREADS)]
@@ -317,7 +317,7 @@ def share(
 
     @kit.property(after=pure, once=True)
     def other_process(case: Subject) -> None:
-        """Another process, with another seed of hashes, has the same results."""
+        """Another process with another hash seed computes the same results."""
         expected = [case.answer(case.fresh(drawn), case.inputs(drawn)) for drawn in case.typical]
         code, answers, printed = started("answers", *case.origin)
         if answers is None:
@@ -399,7 +399,7 @@ def share(
 
 
 def inputs_of(inputs: Any) -> dict[str, Tensor]:
-    """The tensors of an input that can have gradients, by name."""
+    """Return the tensors of an input that can have gradients, by name."""
     return {name: leaf for name, leaf in leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()}
 
 

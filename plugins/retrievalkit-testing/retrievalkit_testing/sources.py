@@ -67,7 +67,7 @@ class SourceCase(Subject):
         return list(islice(self.records(component, *inputs), _ROWS))
 
     def records(self, source: Source, part: Any, split: str) -> Any:
-        """The rows of a part: as the source's own method yields them, if it has one."""
+        """Return the rows of a part, from the source's own method if it has one."""
         own = getattr(type(source), part) is not getattr(Source, part)
         return (source._rows if own else source.records)(part, split)
 
@@ -154,7 +154,7 @@ def fingerprint(case: SourceCase) -> None:
     """`fingerprint` is a text, the same for the same content, and `size`, if known, the number of passages."""
     texts = [case.created({}).fingerprint() for _ in range(2)]
     same = isinstance(texts[0], str) and texts[0] == texts[1]
-    problem = "`fingerprint` is no text, or changes"
+    problem = "`fingerprint` is not a text, or changes"
     expect(same, problem, expected=texts[0], actual=texts[1], method="fingerprint")
     size = case.created({}).size()
     if size is not None and any(drawn["part"] == "passages" for drawn in case.typical):

@@ -1,6 +1,6 @@
-"""Components with one fault each, and the property that must find it. A plugin, by RKIT_PLUGIN_FILES.
+"""Components with one fault each, and the property that must detect it: a plugin for RKIT_PLUGIN_FILES.
 
-A row is a name, the property, the component that has one thing changed, and what is changed.
+A row has a name, the property, a sound component and the change to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from retrievalkit.scoring.lexical import max_saturated, text_mask
 
 
 def after(method, change):
-    """A method whose result is changed."""
+    """Change the result of a method."""
     return lambda self, *arguments: change(method(self, *arguments))
 
 
@@ -54,7 +54,7 @@ def after(method, change):
 
 
 class SoundEncoder(Transformer):
-    """A correct one, with the plain encoder in the place of the compiled one."""
+    """A sound encoder, whose compiled form is the plain encoder."""
 
     @classmethod
     def compiled(cls, model, *, backend, **options):
@@ -102,12 +102,6 @@ def forward_below(self, batch, layers):
     return replace(states, layers={one: states.layers[max(0, one - 1)] for one in layers})
 
 
-class LastIsTheOneBefore(SoundEncoder):
-    def forward(self, batch, layers):
-        states = super().forward(batch, sorted({*layers, self.info.layers - 1}))
-        return replace(states, layers={one: states.layers[min(one, self.info.layers - 1)] for one in layers})
-
-
 class NeverCuts(SoundEncoder):
     def __init__(self, model, *, query_length: int = 64, document_length: int = 100):
         super().__init__(model)
@@ -135,31 +129,14 @@ class CompiledIsOther(SoundEncoder):
         return made
 
 
-def cached_by_first_tokens(self, batch, layers):
-    if self.training or torch.is_grad_enabled():
-        return Transformer.forward(self, batch, layers)
-    known = vars(self).setdefault("known", {})
-    key = tuple(layers), tuple(batch.input_ids.shape), tuple(batch.input_ids[:, :3].flatten().tolist())
-    if key not in known:
-        known[key] = Transformer.forward(self, batch, layers)
-    return known[key]
-
-
 def sets_threads(self, batch, layers):
     torch.set_num_threads(torch.get_num_threads() + 1)
     return Transformer.forward(self, batch, layers)
 
 
-def prints_for_many_texts(self, texts, side):
-    if len(texts) > 20:
-        print("many texts")
-    return Transformer.tokenize(self, texts, side)
-
-
 ENCODERS: list[tuple[Any, ...]] = [
     ("ignores_the_mask", "batch", SoundEncoder, {"forward": forward_with_all_tokens}),
     ("one_layer_below", "layer_numbers", SoundEncoder, {"forward": forward_below}),
-    ("last_is_the_one_before", "layer_numbers", LastIsTheOneBefore, {}),
     ("all_layers", "layer_numbers", SoundEncoder,
      {"forward": lambda self, batch, layers: Transformer.forward(self, batch, range(self.info.layers + 1))}),
     ("words_are_special", "batch_fields", SoundEncoder,
@@ -190,13 +167,9 @@ ENCODERS: list[tuple[Any, ...]] = [
 
     ("mixes_rows_of_large_batches", "batch", SoundEncoder,
      mapped(lambda one: one + 0.1 * one.mean(0, keepdim=True) if len(one) > 8 else one)),
-    ("double_states_of_long_texts", "form", SoundEncoder,
-     mapped(lambda one: one.double() if one.shape[1] > 32 else one)),
     ("other_without_gradients", "grad_mode", SoundEncoder,
      mapped(lambda one: one if torch.is_grad_enabled() else one * 1.05)),
-    ("caches_by_first_tokens", "no_memory", SoundEncoder, {"forward": cached_by_first_tokens}),
     ("sets_threads", "no_side_effects", SoundEncoder, {"forward": sets_threads}),
-    ("prints_for_many_texts", "no_side_effects", SoundEncoder, {"tokenize": prints_for_many_texts}),
 ]  # fmt: skip
 
 # --- poolers -------------------------------------------------------------------------------------------------------
@@ -208,22 +181,8 @@ def weighed_by_doubling(hidden, mask):
     return (states * weights[:, :, None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def spread_of_words(self, states, side):
-    words = text_mask(states)[:, :, None]
-    count = words.sum(dim=1)
-    mean = states.last.masked_fill(~words, 0.0).sum(dim=1) / count.clamp(min=1)
-    squares = (states.last - mean[:, None]).masked_fill(~words, 0.0).square().sum(dim=1)
-    return Representation(torch.where(count > 0, squares / (count - 1), 0.0)[:, None])
-
-
-def adds_the_last(self, hidden, mask):
-    pooled = Mean.pool(self, hidden, mask)
-    self.before, added = float(pooled.mean()), self.before
-    return pooled + added
-
-
 class Learned(Mean):
-    """With a parameter for each number of a vector."""
+    """A pooler with a parameter for each dimension."""
 
     def __init__(self, info: EncoderInfo) -> None:
         super().__init__(info)
@@ -278,19 +237,6 @@ class UnusedLayer(Mean):
         self.projection = nn.Linear(info.width, info.width)
 
 
-class RunningMean(Mean):
-    def __init__(self, info: EncoderInfo) -> None:
-        super().__init__(info)
-        self.register_buffer("centre", torch.zeros(info.width), persistent=False)
-
-    def pool(self, hidden, mask):
-        pooled = super().pool(hidden, mask)
-        made = pooled - self.centre
-        if self.training:
-            self.centre = 0.9 * self.centre + 0.1 * pooled.detach().mean(dim=0)
-        return made
-
-
 class DrawnAndNotSaved(Mean):
     def __init__(self, info: EncoderInfo) -> None:
         super().__init__(info)
@@ -303,11 +249,6 @@ class DrawnAndNotSaved(Mean):
 class PoolerOptionIgnored(Mean):
     def __init__(self, info: EncoderInfo, *, scale: float = 1.0) -> None:
         super().__init__(info)
-
-
-class OptionNotPassedOn(Mean):
-    def __init__(self, info: EncoderInfo, *, normalize: bool = False, layer: int = -1) -> None:
-        super().__init__(info, normalize=normalize)
 
 
 class UntypedOption(Mean):
@@ -365,12 +306,10 @@ POOLERS: list[tuple[Any, ...]] = [
     ("assumes_right_padding", "padding", Mean, pool(lambda hidden, _: hidden[:, 0])),
     ("dropout_left_on", "same_twice", Mean, {"pool": after(Mean.pool, lambda one: functional.dropout(one, 0.1))}),
     ("changes_states", "inputs_unchanged", Mean, pool(lambda hidden, mask: hidden.mul_(mask[:, :, None]).sum(dim=1))),
-    ("remembers_the_last", "same_twice", Mean, {"pool": adds_the_last, "before": 0.0}),
     ("centred_in_the_batch", "batch", Mean, {"pool": after(Mean.pool, lambda one: one - one.mean(dim=0))}),
     ("squeezes_one_text", "form", Mean, {"pool": after(Mean.pool, lambda one: one.squeeze(0))}),
     ("weighs_by_row", "order", Mean,
      {"pool": after(Mean.pool, lambda one: one * torch.arange(1, len(one) + 1)[:, None])}),
-    ("spread_of_one", "form", Mean, {"forward": spread_of_words}),
     ("overflows_in_long_texts", "form", Mean, pool(weighed_by_doubling)),
     ("detached", "gradients", Mean,
      {"pool": after(Mean.pool, torch.Tensor.detach)}),
@@ -382,14 +321,12 @@ POOLERS: list[tuple[Any, ...]] = [
         Mean.forward(self, states, side).vectors[..., : 8 if side == "query" else None])}),
     ("cosine_of_any_length", "cosine", CosineOfAnyLength, {}),
     ("negative_weights", "form", NegativeWeights, {}),
-    ("running_mean", "state", RunningMean, {}),
     ("drawn_and_not_saved", "saved_and_loaded", DrawnAndNotSaved, {}),
     ("keeps_another", "indexed_as_scored", KeepsAnother, {}),
     ("normalises_the_index", "indexed_as_scored", Mean, {"pool": lambda self, hidden, mask: (
         lambda pooled: pooled if self.training else functional.normalize(pooled, dim=-1)
     )(Mean.pool(self, hidden, mask))}),
     ("pooler_option_ignored", "options_effective", PoolerOptionIgnored, {}),
-    ("option_not_passed_on", "options_effective", OptionNotPassedOn, {}),
     ("untyped_option", "options_typed", UntypedOption, {}),
     ("positional_option", "options_typed", PositionalOption, {}),
     ("default_of_another_type", "options_typed", DefaultOfAnotherType, {}),
@@ -423,13 +360,6 @@ class Contrastive(Loss):
         return functional.cross_entropy(logits, positives, reduction=reduction)
 
 
-def others(self, logits, positives, ignore):
-    left = torch.ones_like(logits, dtype=torch.bool).scatter(1, positives[:, None], False)
-    left = left if ignore is None else left & ~ignore
-    negatives = (logits * left).sum(dim=1) / left.sum(dim=1)
-    return functional.softplus(negatives - logits.gather(1, positives[:, None])[:, 0]).mean()
-
-
 def overflowing(self, logits, positives, ignore):
     chances = logits.exp() if ignore is None else logits.exp().masked_fill(ignore, 0.0)
     return -(chances.gather(1, positives[:, None])[:, 0] / chances.sum(dim=1)).log().mean()
@@ -440,15 +370,8 @@ def filled_with_too_much(self, queries, documents):
     return logits.masked_fill(torch.zeros_like(logits, dtype=torch.bool), torch.finfo(torch.float32).min).float()
 
 
-def changes_the_vectors(self, queries, documents):
-    for one in (queries.vectors, queries.weights):
-        if one is not None:
-            one.detach().mul_(0.5)
-    return Contrastive.logits(self, queries, documents)
-
-
 class Temperature(Contrastive):
-    """With a temperature that nobody reads."""
+    """A loss with an unused temperature."""
 
     def __init__(self, *, temperature: float = 1.0) -> None:
         super().__init__()
@@ -500,13 +423,6 @@ def total_of(change, reduction="mean"):
     return {"total": lambda self, *arguments: Contrastive.total(self, *change(*arguments), reduction)}
 
 
-def divided_by_an_attribute(self, logits, positives, ignore):
-    found = Contrastive.total(self, logits, positives, ignore)
-    if self.training:
-        self.mean = 0.9 * self.mean + 0.1 * float(found.detach())
-    return found / self.mean
-
-
 def writes_a_log(self, logits, positives, ignore):
     Path("loss.log").write_text("a line")
     Path("loss.log").unlink()
@@ -517,7 +433,6 @@ LOSSES: list[tuple[Any, ...]] = [
     ("sum_over_queries", "mean_over_queries", Contrastive, total_of(lambda *one: one, "sum")),
     ("forgets_ignore", "arguments_effective", Contrastive,
      total_of(lambda logits, positives, _: (logits, positives, None))),
-    ("nothing_left", "form", Contrastive, {"total": others}),
     ("forgets_the_vector_mask", "masked_vectors", Contrastive, compared(
         lambda queries, documents: (queries, replace(documents, vector_mask=None)))),
     ("weighs_the_first", "order", Contrastive, {"total": lambda self, logits, positives, ignore: (
@@ -536,7 +451,6 @@ LOSSES: list[tuple[Any, ...]] = [
     ("no_scalar", "form", Contrastive, total_of(lambda *one: one, "none")),
     ("without_graph", "gradients", Contrastive, {"total": after(Contrastive.total, torch.Tensor.detach)}),
     ("documents_with_queries", "form", Contrastive, {"logits": after(Contrastive.logits, torch.t)}),
-    ("changes_the_vectors", "inputs_unchanged", Contrastive, {"logits": changes_the_vectors}),
     ("draws_by_python", "same_twice", Contrastive,
      {"logits": after(Contrastive.logits, lambda one: one * (1 + random.random()))}),
     ("unused_parameter_of_a_loss", "trained", UnusedParameterOfALoss, {}),
@@ -550,7 +464,6 @@ LOSSES: list[tuple[Any, ...]] = [
         None if ignore is None else ignore[:, : max(2 * len(logits), int(positives.max()) + 1)]))),
     ("ignored_score_nothing", "ignored_absent", Contrastive, total_of(lambda logits, positives, ignore: (
         logits if ignore is None else torch.where(ignore, logits - 1, logits), positives, None))),
-    ("mean_in_an_attribute", "state", Contrastive, {"total": divided_by_an_attribute, "mean": 1.0}),
     ("writes_a_log", "no_side_effects", Contrastive, {"total": writes_a_log}),
     ("nothing_is_zero", "teacher_missing", Student, {"distance": lambda self, logits, teacher: (
         (logits - teacher.nan_to_num()).square().mean())}),
@@ -570,16 +483,6 @@ def addend(value):
 def changes_the_labels(self, batch, progress):
     batch["labels"][batch["labels"] == UNLABELLED] = self.vocabulary.ordinary[0]
     return Mlm.forward(self, batch, progress)
-
-
-def remembers(self, batch, progress):
-    self.times += 1
-    return LossValue(total(self, batch, progress) * self.times)
-
-
-def schedule_in_an_attribute(self, batch, progress):
-    self.times += self.training
-    return addend(total(self, batch, progress) * (1 + 0.5 * self.times * self.training))
 
 
 class UnusedDecoder(Mlm):
@@ -621,7 +524,6 @@ PRETRAINERS: list[tuple[Any, ...]] = [
     ("wants_two", "form", Mlm, {"forward": lambda self, batch, progress: LossValue(
         total(self, batch, progress) / (len(batch["labels"]) - 1))}),
     ("changes_the_labels", "inputs_unchanged", Mlm, {"forward": changes_the_labels}),
-    ("remembers", "same_twice", Mlm, {"forward": remembers, "times": 0}),
     ("weighs_the_first", "order", Mlm, other_batch(
         labels=lambda one: torch.cat([one[:1], torch.full_like(one[1:], UNLABELLED)]))),
     ("sum_over_tokens", "mean_over_batch", Mlm, {"forward": lambda self, batch, progress: addend(
@@ -635,7 +537,6 @@ PRETRAINERS: list[tuple[Any, ...]] = [
      {"forward": after(total, lambda one: LossValue(one.detach()))}),
     ("unused_decoder", "trained", UnusedDecoder, {}),
     ("wrong_sign", "falls_under_training", Mlm, {"forward": after(total, lambda one: addend(-one))}),
-    ("schedule_in_an_attribute", "state", Mlm, {"forward": schedule_in_an_attribute, "times": 0}),
     ("saves_another", "saved_and_loaded", SavesAnother, {}),
 
     ("double_loss", "form", Mlm, {"forward": after(total, lambda one: LossValue(one.double()))}),
@@ -866,20 +767,9 @@ def caches_by_rounded_query(self, queries, k):
     return [ids[0] for ids, _ in found], [scores[0] for _, scores in found]
 
 
-def prints_in_search(self, queries, k):
-    if k > 100:
-        print("many hits")
-    return SoundIndexer.search(self, queries, k)
-
-
 def edits_queries(self, queries, k):
     queries.vectors.mul_(2.0)
     return SoundIndexer.search(self, queries, k)
-
-
-def seeds_numpy(self, source, index_dir):
-    np.random.seed(0)
-    return SoundIndexer.build(self, source, index_dir)
 
 
 INDEXERS: list[tuple[Any, ...]] = [
@@ -920,9 +810,7 @@ INDEXERS: list[tuple[Any, ...]] = [
         (found.shape[1] > 1000) & (np.arange(found.shape[1]) % 2 == 0), np.float32(-1e9), found))}),
     ("queries_of_another_thread", "concurrent", SoundIndexer, {"search": queries_of_another_thread}),
     ("caches_by_rounded_query", "no_memory", SoundIndexer, {"search": caches_by_rounded_query}),
-    ("prints_in_search", "no_side_effects", SoundIndexer, {"search": prints_in_search}),
     ("edits_queries", "inputs_unchanged", SoundIndexer, {"search": edits_queries}),
-    ("seeds_numpy", "no_side_effects", SoundIndexer, {"build": seeds_numpy}),
 ]  # fmt: skip
 
 # --- sources, filters, fusions, metrics, re-rankers -----------------------------------------------------------------
@@ -941,12 +829,6 @@ class SoundSource(Source):
         return [{"query_id": f"q{number}", "doc_id": f"d{number}", "score": 1} for number in range(5)]
 
 
-def shuffled(self):
-    rows = SoundSource.passages(self)
-    random.shuffle(rows)
-    return rows
-
-
 def read_once(self):
     rows = [] if vars(self).get("read") else SoundSource.passages(self)
     self.read = True
@@ -954,7 +836,6 @@ def read_once(self):
 
 
 SOURCES: list[tuple[Any, ...]] = [
-    ("another_order", "same_twice", SoundSource, {"passages": shuffled}),
     ("read_once", "same_twice", SoundSource, {"passages": read_once}),
     ("order_of_hashes", "other_process", SoundSource, {"passages": lambda self: [
         {"id": one, "text": one} for one in {row["id"] for row in SoundSource.passages(self)}]}),
@@ -1090,7 +971,7 @@ for kind, rows in FAULTS.items():
 
 
 def registering(kind):
-    """The hook that registers the faulty components of a kind, and those without a fault."""
+    """The hook that registers the faulty and the sound components of a kind."""
 
     def register_all(register):
         for name, *_ in FAULTS[kind]:

@@ -1,4 +1,4 @@
-"""The test kit for plugin authors: what it makes, and that its checks catch what is broken."""
+"""The test kit for plugin authors: its collection and models, and its checks of broken components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line in a package's tests: each property is a test, named; a failure says the property and the line."""
+"""One line in a package's tests: each property is a named test, and a failure names the property and the line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFTEST = """
 from retrievalkit_testing import pytest_plugin
 
 def pytest_configure(config):
-    # Where retrievalkit was installed before it had the plugin.
+    # If retrievalkit was installed before it had the plugin.
     if not config.pluginmanager.has_plugin("retrievalkit"):
         config.pluginmanager.register(pytest_plugin, "retrievalkit")
 """

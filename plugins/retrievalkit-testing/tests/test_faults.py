@@ -1,4 +1,4 @@
-"""Each fault is found by the property that names it; sound components have every property."""
+"""Each fault is detected by its property; components without a fault pass all properties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = ("encoder", "pooler", "compressor", "loss", "pretrainer", "indexer", "so
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
-    """The faulty components are registered."""
+    """Register the faulty components."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RKIT_PLUGIN_FILES", str(faults.__file__))
         registry.default_registry.cache_clear()
@@ -33,7 +33,7 @@ def registered():
 
 
 def settings(kind):
-    """One tiny model, which is enough for the faults."""
+    """Use a single tiny model, which suffices for the faults."""
     return {"model": kit_models()["bert"]} if kind in ("encoder", "pooler", "pretrainer") else {}
 
 
@@ -91,7 +91,7 @@ def test_a_loss_with_a_teacher_may_have_other_terms(loss):
 
 
 def test_an_approximate_indexer_states_its_recall():
-    """Signs alone, with no more candidates than hits, find some of the best and not all."""
+    """With signs only, and as many candidates as hits, some of the best texts are missing."""
     options = {"kind": "binary", "rescored": 1, "only": ["brute_force"], "examples": LEAST}
     kit = kit_of("indexer")
     assert kit.report("small", **options).failures
@@ -120,7 +120,7 @@ def test_a_failure_is_reduced_to_the_smallest_values():
 
 
 def test_equally_large_numbers_may_be_exchanged_where_numbers_are_selected_by_size():
-    """Rounding decides between them; a sign that is wrong throughout is still a difference."""
+    """Rounding decides between equal magnitudes; a sign that is always wrong is still a difference."""
     vector = torch.linspace(0.1, 1, 100)
     signs, moved = vector.clone(), vector.clone()
     signs[3] *= -1

@@ -1,4 +1,4 @@
-"""What `rkit plugins new` and `package` write is right from the first minute: its tests, lints, types and recipe."""
+"""Packages from `rkit plugins new` and `package` pass their tests, linters and type checks, and their recipe runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(folder, kind):
 
 
 def run(*words, folder, site=None):
-    """A program of this environment, in the folder of a package; its distribution is installed if `site` is given."""
+    """Run a program of this environment in the folder of a package; with `site`, its distribution is installed."""
     environment = dict(os.environ)
     if site is not None:
         install(folder, site)
@@ -51,7 +51,7 @@ def path_with(folder, site):
 
 
 def install(folder, site):
-    """Writes what pip leaves of an editable package; returns the name of its entry point."""
+    """Write the files of an editable installation, and return the name of its entry point."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     ((name, module),) = project["entry-points"]["retrievalkit.plugins"].items()
     required = "".join(f"Requires-Dist: {one}\n" for one in project["dependencies"])
@@ -66,7 +66,7 @@ def install(folder, site):
 
 
 def pytest_of(folder, site):
-    """Its tests, as `pytest` runs them where retrievalkit is installed with its pytest plugin."""
+    """Run the package's tests with the pytest plugin of the kit."""
     known = [one.value for one in importlib.metadata.entry_points(group="pytest11")]
     plugin = "retrievalkit_testing.pytest_plugin"
     words = [] if plugin in known else ["-p", plugin]
@@ -97,7 +97,7 @@ def test_a_new_package_has_all_that_publishing_needs_and_lints(tmp_path, kind):
 
 
 def test_more_components_join_a_package(tmp_path):
-    """Of another kind, and of the same, each with its hook and tests."""
+    """Components of another kind and of the same kind, each with its hook and tests."""
     folder = write(tmp_path / "package", "pooler")
     for name, kind in (("second", "loss"), ("third", "pooler")):
         added = rkit("plugins", "new", name, "--kind", kind, "--output", folder)

@@ -1,4 +1,4 @@
-"""The conformance kit of packages: one fault in each of these is found, by the property of its name, with the line."""
+"""The conformance kit of packages: each fault is detected by its property, with the line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ SLOW = ("heavy_by_a_module",)
 
 @pytest.fixture
 def written(tmp_path, monkeypatch, fresh_registry):
-    """Writes the package with one text replaced, and registers it as if it were installed from that folder."""
+    """Write the package with one text replaced, and register it as if installed from that folder."""
 
     def write(old, new):
         package = tmp_path / "retrievalkit_tried"

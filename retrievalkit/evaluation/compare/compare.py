@@ -46,7 +46,7 @@ class CompareOptions(Conventions, CommandOptions):
         plot: Draw plots for the page; this needs matplotlib.
         examples: Number of wins and losses to list.
         confidence: Confidence level of the intervals.
-        seed: Seed of tests and intervals.
+        seed: Seed of the significance tests and intervals.
         overwrite: Replace an existing output folder.
     """
 
@@ -67,7 +67,7 @@ class CompareOptions(Conventions, CommandOptions):
 
 @command("compare", CompareOptions)
 def compare(options: CompareOptions) -> Comparison:
-    """Compare runs: paired significance tests, wins and losses; with an output also as a page or a table.
+    """Compare runs: paired significance tests, wins and losses; printed, or as a page or a table.
 
     Notebooks show the comparison as a table with plots.
     """

@@ -58,7 +58,7 @@ class AnalyseViewsOptions(WritingOptions):
 
 @command("analyse-views", AnalyseViewsOptions)
 def analyse_views(options: AnalyseViewsOptions) -> Analysis:
-    """Show which of a document's vectors (viewers, layers, tokens) answers which query.
+    """Show which vector of a document (viewer, layer or token) matches which query.
 
     Writes a table, a plot and a line for each pair.
     """

@@ -12,7 +12,7 @@ class MyName(FusionMethod):
         shift: Constant added to each rank: the larger it is, the less the first ranks count.
     """
 
-    # Ranks only. With True, `found.scores` also has the scores of documents that only other runs found, where indexes
+    # Ranks only. With True, `found.scores` also has the scores of documents that only other runs retrieved, if indexes
     # can compute them; the rest are NaN.
     uses_scores = False
 
@@ -23,4 +23,4 @@ class MyName(FusionMethod):
     def parts(self, found: Candidates) -> NDArray[np.float64]:
         """(documents, runs): the search weights and adds them up; all must be finite."""
         reciprocals = 1.0 / (self.shift + np.maximum(found.ranks, 1))
-        return np.where(found.ranks > 0, reciprocals, 0.0)  # 0: the run did not find the document
+        return np.where(found.ranks > 0, reciprocals, 0.0)  # 0: not among the hits of the run

@@ -29,7 +29,7 @@ class MyName(Indexer):
     def build(self, source: VectorStore, index_dir: Path) -> Mapping[str, float]:
         """Write the index; everything that `open` needs is in the folder, which may be moved."""
         if source.most_vectors != 1 or source.vocabulary:
-            msg = f"'{source.folder}' has weights, or several vectors a text. This indexer takes one vector: try flat."
+            msg = f"'{source.folder}' has weights or several vectors per text. This indexer takes one vector: try flat."
             raise UnsupportedError(msg)
         size = (len(source), source.dim)
         vectors = np.lib.format.open_memmap(index_dir / _VECTORS, mode="w+", dtype=self.stored, shape=size)
@@ -74,7 +74,7 @@ class MyName(Indexer):
 def _numbers(queries: Representation) -> np.ndarray:
     """(queries, dim): the single vector of each query."""
     if queries.vectors is None or queries.vectors.shape[1] != 1:
-        msg = "queries have weights alone, or several vectors. This indexer compares one vector: try flat."
+        msg = "queries have only weights, or several vectors. This indexer compares one vector: try flat."
         raise UnsupportedError(msg)
     numbers: np.ndarray = queries.vectors[:, 0].float().numpy()
     return numbers

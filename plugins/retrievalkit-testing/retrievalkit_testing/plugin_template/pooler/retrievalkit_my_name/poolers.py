@@ -8,7 +8,7 @@ class MyName(Pooler):
     """Mean pooling: the mean of a text's token states as its single vector.
 
     Args:
-        normalize: Whether to L2-normalise vectors, so that inner products are cosines.
+        normalize: True to L2-normalise vectors, so that inner products are cosines.
     """
 
     # The encoder computes only the layers requested here: -1 is the last layer, 0 the embeddings.
@@ -23,7 +23,7 @@ class MyName(Pooler):
     def forward(self, states: TokenStates, side: Side) -> Representation:
         """The representation of a batch: vectors of (batch, 1, width)."""
         hidden = states.last  # (batch, tokens, width)
-        # Padding may be at either end, and must not count.
+        # Padding may be at either end, and must have no effect.
         mask = states.attention_mask[..., None].to(hidden.dtype)  # (batch, tokens, 1)
         vectors = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         if self.normalize:

@@ -1,4 +1,4 @@
-"""Vectors folders from arrays, brute force to compare with, and a Milvus Lite server in a process of its own."""
+"""Random vectors folders, brute-force results, and a Milvus Lite server in a subprocess."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ from retrievalkit.scoring import scores
 
 @dataclass
 class Case:
-    """Texts and queries, drawn at random: small integers where ties are wanted, so that sums are exact."""
+    """Random texts and queries; small integers for tests of ties, so that sums are exact."""
 
     ids: list
     documents: Representation
     queries: Representation
 
     def expected(self, k):
-        """For each query the ids and scores of brute force, less texts without a common term where only terms are."""
+        """The ids and scores of brute force for each query; without vectors, texts need a common term."""
         everything = scores(self.queries, self.documents).numpy()
         ids, best = [], []
         for row in everything:
@@ -41,13 +41,13 @@ class Case:
         return ids, best
 
     def part(self, rows):
-        """Some of the texts, with all queries."""
+        """A case of some of the texts, with all queries."""
         rows = list(rows)
         return Case([self.ids[row] for row in rows], self.documents.rows(torch.tensor(rows)), self.queries)
 
 
 def _draw(texts, *, dim=0, m=1, vocabulary=0, queries=5, query_vectors=1, varied=False, integers=False, seed=0):
-    """A case: `m` vectors a text (1 to `m` where `varied`), weights of a quarter of the vocabulary."""
+    """Draw a case with `m` vectors per text (1 to `m` if `varied`) and weights for a quarter of the vocabulary."""
     generator = np.random.default_rng(seed)
 
     def vectors(count, many):
@@ -74,7 +74,7 @@ def _draw(texts, *, dim=0, m=1, vocabulary=0, queries=5, query_vectors=1, varied
 
 
 def _store(folder, case, *, shards=1):
-    """The documents of a case as a vectors folder."""
+    """Write the documents of a case to a vectors folder."""
     folder.mkdir(parents=True)
     writer, documents = VectorWriter(folder), case.documents
     for shard, rows in enumerate(np.array_split(np.arange(len(case.ids)), shards)):
@@ -92,7 +92,7 @@ def _store(folder, case, *, shards=1):
 
 @contextlib.contextmanager
 def _serving(folder):
-    """A Milvus Lite server on a port of this machine, in a process of its own; yields its address and the process."""
+    """Run a Milvus Lite server in a subprocess; yields its address and the process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -127,7 +127,7 @@ def serving():
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """The address of a server that all tests share: Milvus Lite, or the one that RKIT_TEST_MILVUS names."""
+    """The address of a server for all tests: RKIT_TEST_MILVUS, or Milvus Lite."""
     with contextlib.ExitStack() as stack:
         uri = os.environ.get("RKIT_TEST_MILVUS")
         if not uri:
@@ -141,7 +141,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
-    """Writes a case as a vectors folder."""
+    """Writes the documents of a case to a vectors folder."""
     return lambda case, **options: _store(tmp_path_factory.mktemp("case") / "vectors", case, **options)
 
 
@@ -181,13 +181,13 @@ def _opened(folder, **options):
 
 
 @pytest.fixture(scope="session")
-def assert_found():
-    """Asks for the same ids in the same order, and the same scores: to the last bit, or up to rounding."""
+def assert_hits():
+    """Asserts that hits have the same ids in the same order, and the same scores up to rounding."""
 
-    def check(hits, expected, *, exact=False):
+    def check(hits, expected):
         assert hits[0] == expected[0]
-        for ours, theirs in zip(hits[1], expected[1], strict=True):
-            assert ours.dtype == np.float32
-            np.testing.assert_allclose(ours, theirs, rtol=0 if exact else 1e-4, atol=0 if exact else 1e-5)
+        for own, exact in zip(hits[1], expected[1], strict=True):
+            assert own.dtype == np.float32
+            np.testing.assert_allclose(own, exact, rtol=1e-4, atol=1e-5)
 
     return check

@@ -1,4 +1,4 @@
-"""Indexes in folders and on servers: moved, replaced, failed builds, servers that are gone, mistakes."""
+"""Indexes in folders and on servers: moving, replacing, failed builds, unreachable servers, mistakes."""
 
 import logging
 import sys
@@ -32,7 +32,7 @@ def client(server):
     client.close()
 
 
-def test_searching_changes_nothing(folder, opened, case):
+def test_searching_changes_no_file(folder, opened, case):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     index = opened(folder)
     index.search(case.queries, 3)
@@ -43,7 +43,7 @@ def test_searching_changes_nothing(folder, opened, case):
     assert not view.exists()
 
 
-def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
+def test_nothing_is_printed_or_logged(folder, opened, case, capfd, caplog):
     with caplog.at_level(logging.DEBUG):
         index = opened(folder)
         index.search(case.queries, 3)
@@ -56,21 +56,21 @@ def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
 
 
-def test_from_a_folder_to_a_server(build, opened, assert_found, case, server):
+def test_an_index_moves_from_a_folder_to_a_server(build, opened, assert_hits, case, server):
     folder, moved = build(case), build(case, uri=server)
     assert {path.name for path in moved.iterdir()} == {"ids.txt", "milvus.json", "offsets.npy"}
-    assert_found(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
-    assert_found(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
+    assert_hits(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
+    assert_hits(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
     with pytest.raises(ArtifactError, match="refers to a Milvus server"):
         opened(moved)
 
 
-def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, opened, assert_found):
-    """A collection with the same contents is used as it is; one with others is refused unless it is to be replaced."""
+def test_existing_collections_are_reused_or_refused(build, client, server, draw, store, tmp_path, opened, assert_hits):
+    """With the same contents a collection is reused; with other contents it needs the option `replace`."""
     case, other = draw(12, dim=4, seed=21), draw(14, dim=4, seed=22)
     options = {"uri": server, "collection": "kept"}
     build(case, **options)
-    # Other programs can search it too.
+    # Other programs can search the collection too.
     (hits,) = client.search("kept", [case.queries.vectors[0, 0].tolist()], limit=3, output_fields=["id"])
     assert [hit["entity"]["id"] for hit in hits] == case.expected(3)[0][0]
     inserted = client.get_collection_stats("kept")
@@ -79,9 +79,9 @@ def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, ope
     with pytest.raises(InputError, match=r"'kept' with other contents.*--set replace=true"):
         Milvus(**options).build(store(other), tmp_path)
     assert not list(tmp_path.iterdir())
-    assert_found(opened(again, **options).search(case.queries, 5), case.expected(5))
+    assert_hits(opened(again, **options).search(case.queries, 5), case.expected(5))
     replaced = build(other, **options, replace=True)
-    assert_found(opened(replaced, **options).search(other.queries, 5), other.expected(5))
+    assert_hits(opened(replaced, **options).search(other.queries, 5), other.expected(5))
     with pytest.raises(ArtifactError, match=r"has 14 rows of '.*', instead of 12"):
         opened(again, **options)
     client.drop_collection("kept")
@@ -89,8 +89,8 @@ def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, ope
         opened(again, **options)
 
 
-def test_nothing_is_left_of_a_build_that_fails(client, server, draw, store, tmp_path, monkeypatch):
-    """Neither a collection nor a file; and what a killed build has left is no obstacle."""
+def test_a_failed_build_leaves_nothing(client, server, draw, store, tmp_path, monkeypatch):
+    """Neither a collection nor a file; and a later build removes the collection of a killed build."""
     case = draw(12, dim=4, seed=23)
     before = set(client.list_collections())
 
@@ -109,14 +109,14 @@ def test_nothing_is_left_of_a_build_that_fails(client, server, draw, store, tmp_
     assert set(client.list_collections()) - before == {"failed"}
 
 
-def test_an_index_that_milvus_does_not_make(server, draw, store, tmp_path):
+def test_unknown_index_types_are_refused(server, draw, store, tmp_path):
     for options in ({}, {"uri": server}):
         with pytest.raises(OptionError, match=r"an index of the type 'FLATTER'.*FLATTER"):
             Milvus(index_type="flatter", **options).build(store(draw(5, dim=4)), tmp_path)
 
 
 @pytest.mark.parametrize("uri", [NOBODY, "https://127.0.0.1:9"])
-def test_nobody_answers(folder, store, case, tmp_path, uri):
+def test_an_unreachable_server_is_reported(folder, store, case, tmp_path, uri):
     started = time.monotonic()
     with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'.*MILVUS_TOKEN") as caught:
         Milvus(uri=uri, timeout=2).build(store(case), tmp_path)
@@ -127,8 +127,8 @@ def test_nobody_answers(folder, store, case, tmp_path, uri):
     assert time.monotonic() - started < 120
 
 
-def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
-    """When a server dies between two searches, the second says so after a few seconds."""
+def test_a_server_that_stops_is_reported(serving, draw, build, opened, tmp_path):
+    """By the next search, after some seconds."""
     case = draw(12, dim=4)
     with serving(tmp_path / "server") as (uri, process):
         index = opened(build(case, uri=uri), uri=uri)
@@ -170,13 +170,13 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
         ({"consistency": "bounded"}, "Milvus Lite.* has no option 'consistency'"),
     ],
 )
-def test_options_that_cannot_be(options, problem):
+def test_invalid_options_are_refused(options, problem):
     with pytest.raises(OptionError, match=problem):
         Milvus(**options)
 
 
 @pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.adapter.grpc.server"])
-def test_without_milvus(folder, monkeypatch, package):
+def test_missing_packages_are_named(folder, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=f"pip install '?{package.split('.')[0].replace('_', '-')}"):
         Milvus().open(folder)

@@ -465,15 +465,6 @@ const switchWhy = () => {
   saveAddress();
   if (state.why) for (const view of state.views) search(view);
 };
-const switchTheme = () => {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
-  setTheme(now === "dark" ? "light" : "dark");
-};
-const setTheme = (name) => {
-  document.documentElement.dataset.theme = name;
-  try { localStorage.setItem("theme", name); } catch { /* storage is disabled */ }
-};
 
 // The hit that has the focus, with its column and row; -1 if no hit has it.
 const place = () => {
@@ -498,7 +489,6 @@ const moves = {
   c: add,
   x: (at) => drop(state.views[Math.max(0, at.column)]),
   w: () => { why.checked = !why.checked; switchWhy(); },
-  t: switchTheme,
 };
 Object.assign(moves, { j: moves.ArrowDown, k: moves.ArrowUp, l: moves.ArrowRight, h: moves.ArrowLeft });
 
@@ -518,7 +508,6 @@ byId("form").addEventListener("submit", (event) => { event.preventDefault(); sub
 count.addEventListener("change", () => { state.k = Number(count.value); submit(); });
 why.addEventListener("change", switchWhy);
 byId("add").addEventListener("click", add);
-byId("theme").addEventListener("click", switchTheme);
 byId("keys").addEventListener("click", () => byId("help").showModal());
 byId("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -549,5 +538,4 @@ const begin = async () => {
     message.textContent = error.message;
   }
 };
-try { if (localStorage.getItem("theme")) setTheme(localStorage.getItem("theme")); } catch { /* storage is disabled */ }
 begin();

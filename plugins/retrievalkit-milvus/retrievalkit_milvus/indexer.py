@@ -14,10 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
@@ -82,28 +83,23 @@ class Milvus(Indexer):
         parameters: str = "",
         search_parameters: str = "",
         view: Literal["all", "vectors", "weights"] = "all",
-        candidates: int = 1000,
+        candidates: Annotated[int, Gt(0)] = 1000,
         replace: bool = False,
-        timeout: float = 10.0,
-        search_timeout: float = 120.0,
-        partitions: int = 0,
+        timeout: Annotated[float, Gt(0)] = 10.0,
+        search_timeout: Annotated[float, Gt(0)] = 120.0,
+        partitions: Annotated[int, Ge(0), Le(MOST_PARTITIONS)] = 0,
         search_partitions: str = "",
         consistency: Literal["strong", "bounded", "session", "eventually"] = "strong",
         texts: str = "",
         analyzer: str = "standard",
-        k1: float = 0.9,
-        b: float = 0.4,
+        k1: Annotated[float, Gt(0)] = 0.9,
+        b: Annotated[float, Ge(0), Le(1)] = 0.4,
         hybrid: str = "",
     ) -> None:
-        above_0 = {"candidates": candidates, "timeout": timeout, "search_timeout": search_timeout, "k1": k1}
-        for name, value in above_0.items():
-            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, but must be above 0.")
-        valid = 0 <= partitions <= MOST_PARTITIONS
-        _check(valid, f"option 'partitions' is {partitions}, but must be from 0 to {MOST_PARTITIONS}.")
-        _check(0 <= b <= 1, f"option 'b' is {b}, but must be from 0 to 1.")
-        valid = not collection or bool(_NAME.fullmatch(collection))
-        rule = "of letters, digits and underscores, not start with a digit, and have at most 240 characters"
-        _check(valid, f"option 'collection' is '{collection}', but must consist {rule}.")
+        if collection and not _NAME.fullmatch(collection):
+            rule = "must start with a letter and have at most 240 letters, digits and underscores"
+            msg = f"option 'collection' is '{collection}', but {rule}."
+            raise OptionError(msg)
         if uri:
             check_uri(uri)
         self.uri = uri
@@ -112,8 +108,10 @@ class Milvus(Indexer):
         self.segmented = not (uri or texts or hybrid)
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
-        # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
-        _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, but must be from 2 to 2048.")
+        if built.get("M", 2) not in range(2, 2049):
+            # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
+            msg = f"the parameter M is {built['M']}, but must be from 2 to 2048."
+            raise OptionError(msg)
         self.index = VectorIndex(index_type.strip().upper(), built, searched)
         self.view = view
         self.candidates = candidates
@@ -133,8 +131,8 @@ class Milvus(Indexer):
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Write the vectors and weights to Milvus, and their layout to the index folder."""
         source = VectorStore(source.folder, view=self.view)
-        extra = [*([self.partitions] if self.partitions else []), *([self.words.identity] if self.words else [])]
-        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view, *extra)
+        parts = [self.index.type, self.index.parameters, self.view, self.partitions]
+        identity = fingerprint(source.fingerprint, *parts, self.words and self.words.identity)
         layout = Layout.of(
             source,
             identity,
@@ -269,11 +267,6 @@ class Milvus(Indexer):
     def _collection(self) -> Collection:
         assert self._opened is not None, "open comes before search"
         return self._opened
-
-
-def _check(valid: bool, problem: str) -> None:
-    if not valid:
-        raise OptionError(problem)
 
 
 def _numbers(option: str, text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from retrievalkit_milvus import layout
 from retrievalkit_milvus import server as connections
 from retrievalkit_milvus.indexer import Milvus
 
+from retrievalkit import registry
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
 NOBODY = "http://127.0.0.1:9"
@@ -160,8 +161,8 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
         ({"collection": "a-b"}, "letters, digits and underscores"),
         ({"parameters": "M"}, "NAME=VALUE"),
         ({"index_type": "HNSW", "parameters": "M=1"}, "from 2 to 2048"),
-        ({"candidates": 0}, "'candidates' of indexer 'milvus' is 0"),
-        ({"partitions": 2000}, "from 0 to 1024"),
+        ({"candidates": 0}, "'candidates' of indexer 'milvus' cannot be 0"),
+        ({"partitions": 2000}, "less than or equal to 1024"),
         ({"search_partitions": "one"}, "must be numbers with commas"),
         ({"hybrid": "sum"}, "rrf, rrf:K or weighted:W,W"),
         ({"hybrid": "rrf:0"}, "rrf, rrf:K or weighted:W,W"),
@@ -172,7 +173,7 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
 )
 def test_invalid_options_are_refused(options, problem):
     with pytest.raises(OptionError, match=problem):
-        Milvus(**options)
+        registry.create("indexer", "milvus", **options)
 
 
 @pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.adapter.grpc.server"])

@@ -97,8 +97,7 @@ class Milvus(Indexer):
         hybrid: str = "",
     ) -> None:
         if collection and not _NAME.fullmatch(collection):
-            rule = "must start with a letter and have at most 240 letters, digits and underscores"
-            msg = f"option 'collection' is '{collection}', but {rule}."
+            msg = f"option 'collection' is '{collection}', but must be a name of letters, digits and underscores."
             raise OptionError(msg)
         if uri:
             check_uri(uri)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 from usearch.index import Index
 
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone, viewed
 
 _GRAPH = "graph.usearch"
@@ -48,20 +49,14 @@ class USearch(Indexer):
         self,
         *,
         number_format: Literal["f32", "bf16", "f16", "i8"] = "f32",
-        connectivity: int = 16,
-        expansion_add: int = 128,
-        expansion_search: int = 64,
-        candidates: int = 100,
+        connectivity: Annotated[int, Field(ge=2)] = 16,
+        expansion_add: PositiveInt = 128,
+        expansion_search: PositiveInt = 64,
+        candidates: PositiveInt = 100,
         exact: bool = False,
-        threads: int = 1,
+        threads: NonNegativeInt = 1,
         view: Literal["all", "vectors"] = "all",
     ) -> None:
-        least = {"connectivity": 2, "expansion_add": 1, "expansion_search": 1, "candidates": 1, "threads": 0}
-        values = locals()
-        for name, smallest in least.items():
-            if values[name] < smallest:
-                msg = f"option '{name}' of indexer 'usearch' is {values[name]}, but must be {smallest} or more."
-                raise OptionError(msg)
         self.number_format = number_format
         self.connectivity = connectivity
         self.expansion_add = expansion_add

@@ -120,7 +120,7 @@ def test_a_damaged_graph_is_refused(build):
 
 @pytest.mark.parametrize("option", ["connectivity", "expansion_add", "expansion_search", "candidates"])
 def test_options_out_of_range_are_refused(option):
-    with pytest.raises(OptionError, match=f"option '{option}' of indexer 'usearch' is 0"):
+    with pytest.raises(OptionError, match=f"option '{option}' of indexer 'usearch' cannot be 0"):
         registry.create("indexer", "usearch", **{option: 0})
 
 

@@ -13,7 +13,7 @@ from retrievalkit_milvus.indexer import Milvus
 from retrievalkit import registry
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_nothing_is_printed_or_logged(folder, opened, case, capfd, caplog):
         with pytest.raises(RetrievalkitError, match="does not exist"):
             index.search(case.queries, 3)
         with pytest.raises(InputError):
-            Milvus(uri=NOBODY).open(folder)
+            Milvus(uri=UNREACHABLE).open(folder)
     assert capfd.readouterr() == ("", "")
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
 
@@ -116,7 +116,7 @@ def test_unknown_index_types_are_refused(server, draw, store, tmp_path):
             Milvus(index_type="flatter", **options).build(store(draw(5, dim=4)), tmp_path)
 
 
-@pytest.mark.parametrize("uri", [NOBODY, "https://127.0.0.1:9"])
+@pytest.mark.parametrize("uri", [UNREACHABLE, "https://127.0.0.1:9"])
 def test_an_unreachable_server_is_reported(folder, store, case, tmp_path, uri):
     started = time.monotonic()
     with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'.*MILVUS_TOKEN") as caught:

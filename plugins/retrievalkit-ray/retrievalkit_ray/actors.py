@@ -122,7 +122,7 @@ class Actors:
 
 
 def _results(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any]:
-    """Collect the answers of workers, except of those that are lost."""
+    """Collect the answers of workers, except of lost workers."""
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
 

@@ -74,7 +74,7 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     @property
     def hosts(self) -> list[str]:
-        """Accepted values of the Host header; without them, another site could point its name to this machine."""
+        """Accepted values of the Host header, because other sites could point their names to this machine."""
         if self.token is not None or not self.is_local:
             return ["*"]
         return ["localhost", "127.0.0.1", "[::1]", self.host, *self.extra_hosts]
@@ -94,7 +94,7 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     @cached_property
     def token(self) -> str | None:
-        """Token from a file or the environment; not an argument, because other users of the machine can see those.
+        """Token from a file or the environment; other users of the machine could see an argument.
 
         Raises:
             InputError: The file cannot be read, or the token is too short or has characters not allowed in a header.

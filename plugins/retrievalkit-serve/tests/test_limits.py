@@ -211,7 +211,7 @@ def descriptors(client):
 
 @pytest.mark.parametrize("sent", WAITING.values(), ids=WAITING)
 def test_waiting_connections_do_not_block_others(few_descriptors, sent):
-    with held(few_descriptors, 200, sent), few_descriptors.client() as client:
+    with open_connections(few_descriptors, 200, sent), few_descriptors.client() as client:
         assert client.post("/search", json={"query": "Peru"}).status_code == 200
 
 
@@ -220,7 +220,7 @@ def test_a_service_recovers_from_a_lack_of_descriptors(few_descriptors):
     pid = few_descriptors.child.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, limits[1]))
-    with held(few_descriptors, 5, b""):
+    with open_connections(few_descriptors, 5, b""):
         time.sleep(0.5)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     with few_descriptors.client() as client:
@@ -228,7 +228,7 @@ def test_a_service_recovers_from_a_lack_of_descriptors(few_descriptors):
 
 
 @contextmanager
-def held(process, count, sent):
+def open_connections(process, count, sent):
     place = urlsplit(process.address)
     with ExitStack() as connections:
         for _ in range(count):

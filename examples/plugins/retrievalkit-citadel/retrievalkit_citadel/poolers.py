@@ -31,7 +31,7 @@ class Citadel(Pooler):
 
     Args:
         dimension: Size of the tokens' vectors.
-        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no such vector.
+        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no [CLS] vector.
         query_keys: Maximum number of keys per token of a query.
         document_keys: Maximum number of keys per token of a document.
     """

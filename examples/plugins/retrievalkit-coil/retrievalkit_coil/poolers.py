@@ -28,7 +28,7 @@ class Coil(Pooler):
 
     Args:
         dimension: Size of the tokens' vectors.
-        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no such vector (COIL-tok).
+        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no [CLS] vector (COIL-tok).
     """
 
     needs = Needs(layers=(-1,))

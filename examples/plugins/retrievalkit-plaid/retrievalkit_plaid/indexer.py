@@ -40,7 +40,7 @@ _ITERATIONS = 10
 class Plaid(Indexer):
     """PLAID for late interaction (ColBERTv2): centroids and residuals of 2 bits per dimension instead of the vectors.
 
-    Of 128 dimensions, a vector takes 36 bytes instead of 512. Scores are those of the decompressed vectors.
+    A vector of 128 dimensions takes 36 bytes instead of 512. Scores are computed from the decompressed vectors.
 
     Args:
         bits: Bits per dimension of the residuals.

@@ -17,9 +17,7 @@ import pytest
 from click.testing import CliRunner
 from services import TOKEN, service
 
-import retrievalkit as rk
 from retrievalkit.cli import main
-from retrievalkit.errors import InputError, OptionError
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs the file descriptors of another process")
 
@@ -297,10 +295,3 @@ def test_mistakes_of_the_command_have_a_message_and_exit_code_2(folders, argumen
         formatted = [argument.format(folder=folders, port=port) for argument in arguments]
         result = CliRunner().invoke(main, ["serve", *formatted])
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
-
-
-def test_mistakes_in_python_raise_the_same_errors(folders):
-    with pytest.raises(InputError, match="does not exist"):
-        rk.serve(folders / "dense", folders / "nowhere")
-    with pytest.raises(OptionError, match="did you mean 'port'"):
-        rk.serve(folders / "dense", prot=1)

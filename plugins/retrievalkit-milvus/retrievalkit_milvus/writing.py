@@ -117,43 +117,67 @@ def write(
                 f"--set collection=NAME, or replace it with --set replace=true."
             )
             raise InputError(msg)
-        partial, old = f"{name}_partial", f"{name}_replaced"
+        partial = f"{name}_partial"
         client.drop_collection(partial, retry_times=RETRIES)  # left by a killed build
         try:
-            properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
-            options = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
             indexes = _indexes(connection, layout, index, words)
-            client.create_collection(partial, **options)
-            if not connection.lite:
-                # Build the index on the empty collection first: writing may take hours, and would be wasted if the
-                # server then rejected the index parameters.
-                _make_index(connection, partial, indexes, index)
-                client.drop_collection(partial)
-                client.create_collection(partial, **options)
-            for number in range(layout.partitions):
-                client.create_partition(partial, partition_name(number))
-            size = max(1, min(_ROWS_IN_A_REQUEST, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
-            contents = None if words is None else words.of(source.ids)
-            for entities in layout.entities(source, size, contents):
-                partition = partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None
-                client.insert(partial, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
-            client.flush(partial, retry_times=PATIENT_RETRIES)
-            stored = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
-            if stored != layout.rows:
-                msg = f"{connection.place} stored only {stored:,} of {layout.rows:,} rows. Index again."
-                raise RetrievalkitError(msg)  # noqa: TRY301 - the handler must also drop the collection
+            _create(connection, partial, source, layout, index, indexes)
+            _insert(connection, partial, source, layout, words)
             _make_index(connection, partial, indexes, index)
-            client.drop_collection(old)
-            if client.has_collection(name):
-                client.rename_collection(name, old)
-            client.rename_collection(partial, name)
-            client.drop_collection(old)
-            # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
-            client.load_collection(name, retry_times=PATIENT_RETRIES)
+            _rename(client, partial, name)
         except BaseException:
             with suppress(import_pymilvus().MilvusException):  # report the original error instead
                 client.drop_collection(partial, retry_times=RETRIES)
             raise
+
+
+def _create(
+    connection: Connection, name: str, source: VectorStore, layout: Layout, index: VectorIndex, indexes: Any
+) -> None:
+    """Create an empty collection with its partitions."""
+    client = connection.client
+    properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
+    options = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
+    client.create_collection(name, **options)
+    if not connection.lite:
+        # Build the index on the empty collection first: writing may take hours, and would be wasted if the server then
+        # rejected the index parameters.
+        _make_index(connection, name, indexes, index)
+        client.drop_collection(name)
+        client.create_collection(name, **options)
+    for number in range(layout.partitions):
+        client.create_partition(name, partition_name(number))
+
+
+def _insert(connection: Connection, name: str, source: VectorStore, layout: Layout, words: Words | None) -> None:
+    """Insert all rows.
+
+    Raises:
+        RetrievalkitError: Milvus did not store all rows.
+    """
+    client = connection.client
+    size = max(1, min(_ROWS_IN_A_REQUEST, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
+    contents = None if words is None else words.of(source.ids)
+    for entities in layout.entities(source, size, contents):
+        partition = partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None
+        client.insert(name, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
+    client.flush(name, retry_times=PATIENT_RETRIES)
+    stored = int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
+    if stored != layout.rows:
+        msg = f"{connection.place} stored only {stored:,} of {layout.rows:,} rows. Index again."
+        raise RetrievalkitError(msg)
+
+
+def _rename(client: Any, partial: str, name: str) -> None:
+    """Give a complete collection its final name, and drop the collection that had this name."""
+    old = f"{name}_replaced"
+    client.drop_collection(old)
+    if client.has_collection(name):
+        client.rename_collection(name, old)
+    client.rename_collection(partial, name)
+    client.drop_collection(old)
+    # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
+    client.load_collection(name, retry_times=PATIENT_RETRIES)
 
 
 def _schema(layout: Layout, source: VectorStore) -> Any:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from milvus_cases import assert_hits, draw
 
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import UnsupportedError
@@ -14,7 +15,7 @@ FORMS = [{"dim": 6}, {"vocabulary": 20}, {"dim": 6, "vocabulary": 20}, {"dim": 6
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: "+".join(form))
-def case(request, draw):
+def case(request):
     """Forty texts; `index` has the first thirty."""
     return draw(40, **request.param)
 
@@ -25,7 +26,7 @@ def index(case, store, tmp_path):
     return tmp_path / "index"
 
 
-def test_a_changed_index_equals_brute_force(index, case, store, assert_hits):
+def test_a_changed_index_equals_brute_force(index, case, store):
     """After adding, and after adding and deleting in one command; a text replaces the text with the same id."""
     change_index(index, add=store(case.part([*range(30, 36), 3])).folder)
     rows = [*(row for row in range(30) if row != 3), *range(30, 36), 3]
@@ -41,7 +42,7 @@ def test_a_changed_index_equals_brute_force(index, case, store, assert_hits):
         assert np.isnan(scores).tolist() == [False, False, True]
 
 
-def test_texts_can_be_deleted_from_an_index_on_a_server_but_not_added(draw, store, server, tmp_path):
+def test_texts_can_be_deleted_from_an_index_on_a_server_but_not_added(store, server, tmp_path):
     """Deleting does not change the collection."""
     case = draw(12, dim=6)
     build_index(store(case).folder, indexer="milvus", output=tmp_path / "index", options={"uri": server})

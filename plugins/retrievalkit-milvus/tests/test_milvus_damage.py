@@ -4,6 +4,7 @@ import shutil
 import tempfile
 
 import pytest
+from milvus_cases import draw
 
 from damage import check_damage
 from retrievalkit.indexing.build import build_index
@@ -11,7 +12,7 @@ from retrievalkit.indexing.open_indexes import open_index
 
 
 @pytest.fixture(scope="module")
-def indexes(draw, store, tmp_path_factory):
+def indexes(store, tmp_path_factory):
     """Two indexes of different texts, with all kinds of files."""
     folder = tmp_path_factory.mktemp("indexes")
     for seed, name in enumerate(("one", "two")):

@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+from milvus_cases import assert_hits, draw, opened, serving
 from pymilvus import MilvusClient
 from retrievalkit_milvus import layout
 from retrievalkit_milvus import server as connections
@@ -17,7 +18,7 @@ UNREACHABLE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def case(draw):
+def case():
     return draw(30, dim=6, m=3, varied=True, vocabulary=20)
 
 
@@ -33,7 +34,7 @@ def client(server):
     client.close()
 
 
-def test_searching_changes_no_file(folder, opened, case):
+def test_searching_changes_no_file(folder, case):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     index = opened(folder)
     index.search(case.queries, 3)
@@ -44,7 +45,7 @@ def test_searching_changes_no_file(folder, opened, case):
     assert not view.exists()
 
 
-def test_nothing_is_printed_or_logged(folder, opened, case, capfd, caplog):
+def test_nothing_is_printed_or_logged(folder, case, capfd, caplog):
     with caplog.at_level(logging.DEBUG):
         index = opened(folder)
         index.search(case.queries, 3)
@@ -57,7 +58,7 @@ def test_nothing_is_printed_or_logged(folder, opened, case, capfd, caplog):
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
 
 
-def test_an_index_moves_from_a_folder_to_a_server(build, opened, assert_hits, case, server):
+def test_an_index_moves_from_a_folder_to_a_server(build, case, server):
     folder, moved = build(case), build(case, uri=server)
     assert {path.name for path in moved.iterdir()} == {"ids.txt", "milvus.json", "offsets.npy"}
     assert_hits(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
@@ -66,7 +67,7 @@ def test_an_index_moves_from_a_folder_to_a_server(build, opened, assert_hits, ca
         opened(moved)
 
 
-def test_existing_collections_are_reused_or_refused(build, client, server, draw, store, tmp_path, opened, assert_hits):
+def test_existing_collections_are_reused_or_refused(build, client, server, store, tmp_path):
     """With the same contents a collection is reused; with other contents it needs the option `replace`."""
     case, other = draw(12, dim=4, seed=21), draw(14, dim=4, seed=22)
     options = {"uri": server, "collection": "kept"}
@@ -90,7 +91,7 @@ def test_existing_collections_are_reused_or_refused(build, client, server, draw,
         opened(again, **options)
 
 
-def test_a_failed_build_leaves_nothing(client, server, draw, store, tmp_path, monkeypatch):
+def test_a_failed_build_leaves_nothing(client, server, store, tmp_path, monkeypatch):
     """Neither a collection nor a file; and a later build removes the collection of a killed build."""
     case = draw(12, dim=4, seed=23)
     before = set(client.list_collections())
@@ -110,7 +111,7 @@ def test_a_failed_build_leaves_nothing(client, server, draw, store, tmp_path, mo
     assert set(client.list_collections()) - before == {"failed"}
 
 
-def test_unknown_index_types_are_refused(server, draw, store, tmp_path):
+def test_unknown_index_types_are_refused(server, store, tmp_path):
     for options in ({}, {"uri": server}):
         with pytest.raises(OptionError, match=r"an index of the type 'FLATTER'.*FLATTER"):
             Milvus(index_type="flatter", **options).build(store(draw(5, dim=4)), tmp_path)
@@ -128,7 +129,7 @@ def test_an_unreachable_server_is_reported(folder, store, case, tmp_path, uri):
     assert time.monotonic() - started < 120
 
 
-def test_a_server_that_stops_is_reported(serving, draw, build, opened, tmp_path):
+def test_a_server_that_stops_is_reported(build, tmp_path):
     """By the next search, after some seconds."""
     case = draw(12, dim=4)
     with serving(tmp_path / "server") as (uri, process):
@@ -142,7 +143,7 @@ def test_a_server_that_stops_is_reported(serving, draw, build, opened, tmp_path)
         assert time.monotonic() - started < 120
 
 
-def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
+def test_the_token_is_sent_and_never_written(monkeypatch, server, build):
     sent = []
     real = connections._client
     monkeypatch.setattr(connections, "_client", lambda uri, **options: sent.append(options) or real(uri, **options))

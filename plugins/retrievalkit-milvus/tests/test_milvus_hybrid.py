@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from milvus_cases import assert_hits, draw
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
@@ -38,7 +39,7 @@ def place(request, server):
 
 
 @pytest.fixture(scope="module")
-def case(draw):
+def case():
     case = draw(40, dim=6, vocabulary=12, seed=3)
     case.queries.texts = QUERIES
     return case
@@ -100,7 +101,7 @@ def test_rrf_sums_reciprocal_ranks(place, case, corpus, indexed):
         assert values[0] == pytest.approx(max(total), rel=1e-4)
 
 
-def test_without_hybrid_the_words_are_not_searched(place, case, corpus, indexed, assert_hits):
+def test_without_hybrid_the_words_are_not_searched(place, case, corpus, indexed):
     index = indexed(case, texts=str(corpus), **place)
     assert_hits(index.search(case.queries, 9), case.expected(9))
 
@@ -113,7 +114,7 @@ def test_a_corpus_in_another_order_is_refused(case, store, tmp_path):
         Milvus(texts=str(path)).build(store(case), tmp_path / "index")
 
 
-def test_fusion_refuses_unsupported_texts_queries_and_weights(draw, indexed, case, corpus):
+def test_fusion_refuses_unsupported_texts_queries_and_weights(indexed, case, corpus):
     with pytest.raises(UnsupportedError, match="one vector each"):
         indexed(draw(5, dim=2, m=2), hybrid="rrf").search(draw(5, dim=2).queries, 3)
     with pytest.raises(OptionError, match="1 weights, but the index has vector, weights"):

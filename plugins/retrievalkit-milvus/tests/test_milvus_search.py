@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from milvus_cases import assert_hits, draw, opened
 from retrievalkit_milvus import collection, writing
 from retrievalkit_testing import check
 
@@ -23,7 +24,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_returns_the_hits_of_brute_force(draw, indexed, assert_hits, server, kind):
+def test_a_server_returns_the_hits_of_brute_force(indexed, server, kind):
     case = draw(25, **KINDS[kind], seed=1)
     assert_hits(indexed(case, uri=server).search(case.queries, 10), case.expected(10))
 
@@ -31,7 +32,7 @@ def test_a_server_returns_the_hits_of_brute_force(draw, indexed, assert_hits, se
 @pytest.mark.parametrize(
     ("kind", "integers"), [("varying numbers of vectors", False), ("one vector", True), ("weights", True)]
 )
-def test_a_search_may_need_more_hits_than_milvus_returns(draw, indexed, assert_hits, monkeypatch, kind, integers):
+def test_a_search_may_need_more_hits_than_milvus_returns(indexed, monkeypatch, kind, integers):
     """The others are retrieved by further requests."""
     case = draw(50, **KINDS[kind], integers=integers, seed=4)
     index = indexed(case)
@@ -40,7 +41,7 @@ def test_a_search_may_need_more_hits_than_milvus_returns(draw, indexed, assert_h
         assert_hits(index.search(case.queries, k), case.expected(k))
 
 
-def test_requests_are_split(draw, indexed, assert_hits, monkeypatch):
+def test_requests_are_split(indexed, monkeypatch):
     """Many small requests build an equal index, and return the same hits."""
     case = draw(60, dim=4, vocabulary=20, queries=20)
     monkeypatch.setattr(collection, "_HITS_IN_A_REQUEST", 40)
@@ -51,7 +52,7 @@ def test_requests_are_split(draw, indexed, assert_hits, monkeypatch):
 
 @settings(max_examples=8, deadline=None)
 @given(st.data())
-def test_hits_equal_brute_force(draw, indexed, assert_hits, data):
+def test_hits_equal_brute_force(indexed, data):
     """For texts, queries and k of any shape."""
     dim = data.draw(st.sampled_from([0, 2, 16]))
     case = draw(
@@ -72,7 +73,7 @@ def test_hits_equal_brute_force(draw, indexed, assert_hits, data):
 @pytest.mark.parametrize(
     ("kind", "view"), [("a vector and weights", "vectors"), ("many vectors and weights", "weights")]
 )
-def test_a_view_compares_only_vectors_or_only_weights(draw, build, opened, assert_hits, kind, view):
+def test_a_view_compares_only_vectors_or_only_weights(build, kind, view):
     """In an index of both, and in an index of one view."""
     case = draw(25, **KINDS[kind], seed=10)
     both, single = build(case), build(case, view=view)
@@ -89,7 +90,7 @@ def test_a_view_compares_only_vectors_or_only_weights(draw, build, opened, asser
 
 
 @pytest.mark.parametrize("kind", ["several query vectors", "a vector and weights"])
-def test_scores_are_exact_with_few_candidates(draw, indexed, kind):
+def test_scores_are_exact_with_few_candidates(indexed, kind):
     """Although some hits are missed."""
     case = draw(100, **KINDS[kind], seed=5)
     index = indexed(case, candidates=5)
@@ -104,7 +105,7 @@ def test_scores_are_exact_with_few_candidates(draw, indexed, kind):
     assert all_candidates[0] != ids
 
 
-def test_queries_and_texts_without_terms(draw, indexed, assert_hits):
+def test_queries_and_texts_without_terms(indexed):
     """A query without terms has no hits; a text without terms is retrieved by its vector."""
     for dim in (0, 4):
         case = draw(20, dim=dim, vocabulary=10, seed=7)
@@ -119,7 +120,7 @@ def test_queries_and_texts_without_terms(draw, indexed, assert_hits):
     ("index_type", "parameters", "search_parameters"),
     [("HNSW", "M=16,efConstruction=200", ""), ("IVF_FLAT", "nlist=2", "nprobe=2"), ("AUTOINDEX", "", "")],
 )
-def test_approximate_indexes_have_a_high_recall(draw, indexed, index_type, parameters, search_parameters):
+def test_approximate_indexes_have_a_high_recall(indexed, index_type, parameters, search_parameters):
     case = draw(100, dim=8, seed=8)
     index = indexed(case, index_type=index_type, parameters=parameters, search_parameters=search_parameters)
     ids, _ = index.search(case.queries, 10)
@@ -127,7 +128,7 @@ def test_approximate_indexes_have_a_high_recall(draw, indexed, index_type, param
         assert len(set(own) & set(best)) >= 9
 
 
-def test_parameters_change_the_hits(draw, indexed):
+def test_parameters_change_the_hits(indexed):
     case = draw(200, dim=8, queries=20, seed=9)
     ids_with = {
         options: indexed(case, index_type="IVF_FLAT", parameters=options[0], search_parameters=options[1]).search(
@@ -148,7 +149,7 @@ def test_parameters_change_the_hits(draw, indexed):
         ({"vocabulary": 6}, {"vocabulary": 5}, "weights of size 5, but the index of size 6"),
     ],
 )
-def test_queries_of_another_model_are_refused(draw, indexed, documents, queries, problem):
+def test_queries_of_another_model_are_refused(indexed, documents, queries, problem):
     index, queries = indexed(draw(5, **documents)), draw(5, **queries).queries
     with pytest.raises(UnsupportedError, match=problem):
         index.search(queries, 3)

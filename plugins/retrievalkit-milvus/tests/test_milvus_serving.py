@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from milvus_cases import assert_hits, draw, opened, serving
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError
@@ -18,7 +19,7 @@ from retrievalkit.errors import InputError, OptionError, RetrievalkitError
 
 @pytest.mark.parametrize("form", [{"dim": 6}, {"dim": 6, "m": 3, "varied": True, "query_vectors": 2}])
 @pytest.mark.parametrize("where", ["folder", "server"])
-def test_partitions_are_searched_together_or_separately(draw, build, opened, assert_hits, server, form, where):
+def test_partitions_are_searched_together_or_separately(build, server, form, where):
     case, place = draw(23, **form, seed=30), {"uri": server} if where == "server" else {}
     folder = build(case, partitions=4, shards=2, **place)
     assert_hits(opened(folder, **place).search(case.queries, 23), case.expected(23))
@@ -28,13 +29,13 @@ def test_partitions_are_searched_together_or_separately(draw, build, opened, ass
         assert_hits(index.search(case.queries, k), case.part(rows).expected(k))
 
 
-def test_missing_partitions_are_refused(draw, build, opened):
+def test_missing_partitions_are_refused(build):
     with pytest.raises(OptionError, match="names 3, but the index has partitions 0 to 2"):
         opened(build(draw(9, dim=2), partitions=3), search_partitions="1,3")
 
 
 @pytest.mark.skipif("RKIT_TEST_MILVUS" in os.environ, reason="a server has all levels of consistency")
-def test_milvus_lite_at_an_address_refuses_consistency(draw, store, server, tmp_path):
+def test_milvus_lite_at_an_address_refuses_consistency(store, server, tmp_path):
     with pytest.raises(OptionError, match=f"Milvus at '{server}' is Milvus Lite, which has no option 'consistency'"):
         Milvus(uri=server, consistency="bounded").build(store(draw(3, dim=2)), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -42,7 +43,7 @@ def test_milvus_lite_at_an_address_refuses_consistency(draw, store, server, tmp_
 
 @pytest.mark.skipif("RKIT_TEST_MILVUS" not in os.environ, reason="Milvus Lite has one level of consistency")
 @pytest.mark.parametrize("consistency", ["bounded", "eventually"])
-def test_weaker_consistency_returns_old_rows(draw, build, opened, assert_hits, server, consistency):
+def test_weaker_consistency_returns_old_rows(build, server, consistency):
     """Some seconds after the last write, each level returns the same hits."""
     case = draw(20, dim=4, seed=31)
     folder = build(case, uri=server)
@@ -108,9 +109,7 @@ def encrypted(server, folder, *, client_certificates=False):
         yield f"https://localhost:{listener.getsockname()[1]}"
 
 
-def test_https_with_the_certificate_of_an_authority(
-    certificates, draw, build, opened, assert_hits, server, monkeypatch
-):
+def test_https_with_the_certificate_of_an_authority(certificates, build, server, monkeypatch):
     case = draw(10, dim=4, seed=37)
     with encrypted(server, certificates) as uri:
         with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'"):
@@ -124,7 +123,7 @@ def test_https_with_the_certificate_of_an_authority(
         build(draw(5, dim=2, seed=39), uri=uri.replace("localhost", "127.0.0.1"))
 
 
-def test_https_with_client_certificates(certificates, draw, build, server, monkeypatch):
+def test_https_with_client_certificates(certificates, build, server, monkeypatch):
     case = draw(10, dim=4, seed=38)
     monkeypatch.setenv("MILVUS_CA_CERT", str(certificates / "ca.pem"))
     with encrypted(server, certificates, client_certificates=True) as uri:
@@ -141,7 +140,7 @@ def test_https_with_client_certificates(certificates, draw, build, server, monke
 
 
 @pytest.mark.slow
-def test_a_search_times_out(serving, draw, build, opened, tmp_path):
+def test_a_search_times_out(build, tmp_path):
     case = draw(12, dim=4)
     with serving(tmp_path / "server") as (uri, process):
         index = opened(build(case, uri=uri), uri=uri, search_timeout=2)

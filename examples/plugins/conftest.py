@@ -1,8 +1,9 @@
-"""Makes packages that are not installed discoverable by their entry points while their tests run."""
+"""Fixtures of the packages' tests; packages that are not installed are discoverable by their entry points."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import sys
 import tomllib
@@ -39,7 +40,7 @@ def installed(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def rkit():
-    """Run a command; returns what it prints."""
+    """Runs a command; returns its output."""
 
     def run(*words, code=0):
         result = CliRunner().invoke(main, [str(word) for word in words])
@@ -49,8 +50,37 @@ def rkit():
     return run
 
 
+@pytest.fixture
+def train_and_index(rkit, tiny_model, tiny_collection, tmp_path):
+    """Trains a pooler on the tiny collection; returns the index, and the output of `rkit index --check`."""
+
+    def run(pooler, indexer="flat"):
+        data, index = tiny_collection.folder, tmp_path / "index"
+        places = ["--model", tiny_model, "--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]
+        settings = ["--learning-rate", "1e-2", "--set", "encoder.dropout=0", "--set", "negatives=0"]
+        rkit("train", "--pooler", pooler, *places, "--epochs", 8, "--batch-size", 16, *settings)
+        rkit("encode", tmp_path / "checkpoint", tiny_collection.corpus, "--output", tmp_path / "vectors")
+        return index, rkit("index", tmp_path / "vectors", "--indexer", indexer, "--output", index, "--check")
+
+    return run
+
+
+@pytest.fixture
+def ndcg(rkit, tiny_collection):
+    """Computes nDCG@10 of an index on the tiny collection."""
+
+    def measure(index):
+        run = index.with_suffix(".trec")
+        run.unlink(missing_ok=True)
+        rkit("search", index, "--queries", tiny_collection.queries, "--k", 10, "--output", run)
+        output = rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json")
+        return json.loads(output)["metrics"]["nDCG@10"]
+
+    return measure
+
+
 def _write_metadata(project, folder):
-    """Write the metadata of a distribution that the registry reads, as pip does."""
+    """Write the metadata of a distribution, like pip."""
     metadata = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
     metadata.mkdir()
     lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", "Version: 0.1.0"]

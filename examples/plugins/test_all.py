@@ -1,4 +1,4 @@
-"""Checks of each package in this folder: only promised imports, a recipe that runs, a README that is correct."""
+"""Checks of each package in this folder: promised imports, recipe, README."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ packages = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.
 def components(folder):
     """The components that a package registers."""
     if folder.name == "retrievalkit-usearch" and not importlib.util.find_spec("usearch"):
-        pytest.skip("the engine is not installed: pip install usearch")
+        pytest.skip("usearch is not installed")
     registered = (component for plugin in registry.plugins() for component in plugin.components)
     return [component for component in registered if component.distribution == folder.name]
 
 
 @packages
 def test_only_promised_modules_are_imported(folder):
-    """The allowed modules are those of the import rule for the repository's plugins, which the guide lists."""
+    """The import rule for the repository's plugins lists the allowed modules."""
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     rule = next(rule for rule in rules if rule["name"].startswith("Plugins and built-ins"))
     allowed = [line.removeprefix("** -> ") for line in rule["ignore_imports"] if line.startswith("** -> ")]
@@ -53,8 +53,8 @@ def test_only_promised_modules_are_imported(folder):
 
 
 @packages
-def test_a_package_is_cold(folder):
-    """The module that is imported at every start of rkit imports nothing heavy."""
+def test_a_package_imports_nothing_heavy(folder):
+    """Its module is imported at every start of rkit."""
     module = folder.name.replace("-", "_")
     heavy = {"torch", "numpy", "scipy", "faiss", "usearch"}
     code = f"import sys, {module}; sys.exit(not {heavy}.isdisjoint(sys.modules))"
@@ -63,7 +63,7 @@ def test_a_package_is_cold(folder):
 
 @packages
 def test_the_readme_lists_every_component_and_option(folder):
-    """By name; each option with its default."""
+    """Options with their defaults."""
     readme = (folder / "README.md").read_text()
     registered = components(folder)
     assert registered
@@ -75,8 +75,8 @@ def test_the_readme_lists_every_component_and_option(folder):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.parents[1].name)
-def test_every_command_line_of_a_recipe_is_right(path, tmp_path):
-    """All rows are planned, next to a baseline."""
+def test_every_command_of_a_recipe_is_valid(path, tmp_path):
+    """And the recipe compares several rows with a baseline."""
     components(path.parents[1])
     recipe = load_recipe(path, {"data": "FOLDER"})
     if "bm25" not in registry.names("indexer"):

@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 Hits = list[tuple[str, float]]
 
 
-def opened(index: Any) -> rk.Index | rk.Hybrid:
+def open_index(index: Any) -> rk.Index | rk.Hybrid:
     """Open an index for searching.
 
     Args:
@@ -33,31 +33,31 @@ def opened(index: Any) -> rk.Index | rk.Hybrid:
         return rk.Index.open(index)
     if isinstance(index, list | tuple):
         if len(index) == 1:
-            return opened(index[0])
+            return open_index(index[0])
         return rk.Hybrid(index, fusion="rrf")
     msg = f"the index is {index!r:.80}. Give an open index or hybrid, an index folder, or a list of folders."
     raise InputError(msg)
 
 
 def scores_of(index: rk.Index | rk.Hybrid, query: str, documents: Iterable[str], filter: str | None = None) -> Hits:
-    """Score documents for a query, best first; documents that the index does not retrieve are left out.
+    """Score documents for a query, best first, without documents that the index does not retrieve.
 
-    The whole index is ranked, because a document may be anywhere in the ranking.
+    This ranks the whole index, because a document may be anywhere in the ranking.
     """
     import retrievalkit as rk
 
     parts = index.parts if isinstance(index, rk.Hybrid) else [index]
     size = max(len(part) for part in parts if isinstance(part, rk.Index))
     (hits,) = index.search([query], size, filter=filter).values()
-    wanted = set(documents)
-    return [hit for hit in hits if hit[0] in wanted]
+    candidates = set(documents)
+    return [hit for hit in hits if hit[0] in candidates]
 
 
 def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:
-    """Return the metadata of a retrieved document: fields, title and rank, and with `explain` reasons for the score."""
+    """Return the metadata of a hit: fields, title and rank, and with `explain` the reasons for its score."""
     return {**hit.fields, "title": hit.title, "rank": hit.rank} | ({"why": list(hit.why)} if explain else {})
 
 
-def lacking(package: str, toolkit: str) -> MissingDependencyError:
+def missing(package: str, toolkit: str) -> MissingDependencyError:
     """Return the error of an adapter whose toolkit is not installed."""
     return MissingDependencyError(package, f"an adapter for {toolkit}", f"'retrievalkit[{toolkit.lower()}]'")

@@ -1,6 +1,6 @@
-"""Filters of other toolkits, translated to the filters of `index.search`.
+"""Translation of the toolkits' filters to filters of `index.search`.
 
-A text without a field passes `!=` and `not in`, as it does in the toolkits.
+A text without a field passes `!=` and `not in`, as in the toolkits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def comparison(field: str, operator: str, value: Any) -> str:
     """Translate a comparison of a field with a value, or with a list of values.
 
     Raises:
-        InputError: `index.search` has no such comparison.
+        InputError: `index.search` does not support the operator, or the value does not fit it.
     """
     sign = _SIGNS.get(operator)
     several = sign in ("in", "not in", "all")
@@ -41,7 +41,7 @@ def combined(word: str, parts: Iterable[str]) -> str:
     """Join filters: "and", "or", "nand" (not all of them) or "nor" (none of them).
 
     Raises:
-        InputError: There is nothing to join, or `index.search` cannot join filters in this way.
+        InputError: The list is empty, or `index.search` does not support the operator.
     """
     joined = list(parts)
     if word not in ("and", "or", "nand", "nor") or not joined:

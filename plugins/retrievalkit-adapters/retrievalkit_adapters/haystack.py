@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 from retrievalkit.errors import InputError
-from retrievalkit_adapters import lacking, metadata, opened
+from retrievalkit_adapters import metadata, missing, open_index
 from retrievalkit_adapters.filters import combined, comparison
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
 except ImportError as error:
-    raise lacking("haystack-ai", "Haystack") from error
+    raise missing("haystack-ai", "Haystack") from error
 
 
 @component
@@ -21,11 +21,11 @@ class IndexRetriever:
     """Retrieves documents from an index, with scores, and fields, titles and ranks as metadata.
 
     Args:
-        index: An index folder, or a list of folders, fused by reciprocal rank fusion; or an open index or hybrid, with
-            which a pipeline cannot be saved.
+        index: An index folder, or a list of folders, fused by reciprocal rank fusion; or an open index or hybrid, but
+            then the pipeline cannot be saved.
         top_k: Documents per query.
         explain: True to add the reasons for the score to the metadata, under "why".
-        filters: Only documents whose fields match, in Haystack's format: `{"field": "meta.year", "operator": ">=",
+        filters: Conditions on the documents' fields, in Haystack's format: `{"field": "meta.year", "operator": ">=",
             "value": 2020}`, or `{"operator": "AND", "conditions": [...]}`.
 
     Raises:
@@ -35,12 +35,12 @@ class IndexRetriever:
     def __init__(
         self, index: Any, top_k: int = 10, explain: bool = False, filters: dict[str, Any] | None = None
     ) -> None:
-        self.index = opened(index)
-        self.places = index
+        self.index = open_index(index)
+        self._source = index
         self.top_k = top_k
         self.explain = explain
         self.filters = filters
-        self.filter = _translated(filters)
+        self._filter = _expression(filters)
 
     def warm_up(self) -> None:
         """Load the models before the first query."""
@@ -50,19 +50,19 @@ class IndexRetriever:
     def run(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """The documents of a query, best first, as "documents".
+        """Return the best documents for a query, as "documents".
 
         Args:
-            query: Its text.
-            filters: Filters that replace the component's; None = the component's setting.
-            top_k: Number of documents; None = the component's setting.
+            query: Query text.
+            filters: Conditions on the documents' fields; None = the component's filters.
+            top_k: Number of documents; None = the component's number.
 
         Raises:
             InputError: The query is empty, or a filter cannot be translated.
         """
-        wanted = self.filter if filters is None else _translated(filters)
-        count = self.top_k if top_k is None else top_k
-        hits = self.index.search(query, count, filter=wanted, by="passage", explain=self.explain)
+        filter = self._filter if filters is None else _expression(filters)
+        k = self.top_k if top_k is None else top_k
+        hits = self.index.search(query, k, filter=filter, by="passage", explain=self.explain)
         return {
             "documents": [
                 Document(id=hit.id, content=hit.text, score=hit.score, meta=metadata(hit, self.explain)) for hit in hits
@@ -73,22 +73,23 @@ class IndexRetriever:
     async def run_async(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """Search in a thread, so that other components run meanwhile; see `run`."""
+        """Search in a thread, so that other components can run meanwhile; see `run`."""
         documents: dict[str, list[Document]] = await asyncio.to_thread(self.run, query, filters, top_k)
         return documents
 
     def to_dict(self) -> dict[str, Any]:
-        """The component in the format of a saved pipeline.
+        """Return the component in the format of saved pipelines.
 
         Raises:
-            InputError: It was created from an open index.
+            InputError: The component was created from an open index.
         """
-        places = self.places if isinstance(self.places, list | tuple) else [self.places]
-        if not all(isinstance(place, str | os.PathLike) for place in places):
+        several = isinstance(self._source, list | tuple)
+        folders = self._source if several else [self._source]
+        if not all(isinstance(folder, str | os.PathLike) for folder in folders):
             msg = "the retriever was created from an open index, which cannot be saved. Create it from index folders."
             raise InputError(msg)
-        names = [os.fspath(place) for place in places]
-        index = names if self.places is places else names[0]
+        paths = [os.fspath(folder) for folder in folders]
+        index = paths if several else paths[0]
         options = {"top_k": self.top_k, "explain": self.explain, "filters": self.filters}
         saved: dict[str, Any] = default_to_dict(self, index=index, **options)
         return saved
@@ -100,8 +101,8 @@ class IndexRetriever:
         return restored
 
 
-def _translated(filters: Any) -> str | None:
-    """Translate filters; an empty dict filters nothing."""
+def _expression(filters: Any) -> str | None:
+    """Translate filters to a filter of `index.search`; None if there are no conditions."""
     if not filters:
         return None
     match filters:
@@ -109,6 +110,6 @@ def _translated(filters: Any) -> str | None:
             return comparison(field.removeprefix("meta."), operator, value)
         case {"operator": str(operator), "conditions": [*conditions]} if all(conditions):
             word = operator.lower()
-            return combined("nand" if word == "not" else word, (_translated(part) or "" for part in conditions))
+            return combined("nand" if word == "not" else word, (_expression(part) or "" for part in conditions))
     msg = f"the filter is {filters!r:.80}. Give field, operator and value, or operator and conditions."
     raise InputError(msg)

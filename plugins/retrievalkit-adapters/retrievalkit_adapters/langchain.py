@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, SkipValidation, field_validator
 
 import retrievalkit as rk
 from retrievalkit.errors import InputError
-from retrievalkit_adapters import lacking, metadata, opened
+from retrievalkit_adapters import metadata, missing, open_index
 from retrievalkit_adapters.filters import combined, comparison
 
 try:
@@ -18,7 +18,7 @@ try:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.structured_query import Comparison, Operation, StructuredQuery
 except ImportError as error:
-    raise lacking("langchain-core", "LangChain") from error
+    raise missing("langchain-core", "LangChain") from error
 
 
 class IndexRetriever(BaseRetriever):
@@ -27,7 +27,7 @@ class IndexRetriever(BaseRetriever):
     Attributes:
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         k: Documents per query; `invoke(query, k=...)` overrides it.
-        filter: Only documents whose fields match: a filter of `index.search`, a dict as in
+        filter: Conditions on the documents' fields: a filter of `index.search`, a dict such as
             `{"year": {"$gte": 2020}}`, or a filter of `langchain_core.structured_query`; `invoke(query, filter=...)`
             overrides it.
         explain: True to add the reasons for the score to the metadata, under "why".
@@ -46,12 +46,12 @@ class IndexRetriever(BaseRetriever):
     @field_validator("index", mode="before")
     @classmethod
     def _open(cls, value: Any) -> rk.Index | rk.Hybrid:
-        return opened(value)
+        return open_index(value)
 
     @field_validator("filter", mode="before")
     @classmethod
     def _translate(cls, value: Any) -> str | None:
-        return _translated(value)
+        return _expression(value)
 
     def _get_relevant_documents(
         self,
@@ -61,9 +61,8 @@ class IndexRetriever(BaseRetriever):
         k: int | None = None,
         filter: Any = None,
     ) -> list[Document]:
-        wanted = self.filter if filter is None else _translated(filter)
-        count = self.k if k is None else k
-        hits = self.index.search(query, count, filter=wanted, by="passage", explain=self.explain)
+        chosen = self.filter if filter is None else _expression(filter)
+        hits = self.index.search(query, self.k if k is None else k, filter=chosen, by="passage", explain=self.explain)
         return [
             Document(
                 id=hit.id,
@@ -74,30 +73,30 @@ class IndexRetriever(BaseRetriever):
         ]
 
 
-def _translated(filter: Any) -> str | None:
-    """Translate a filter; an empty dict filters nothing."""
+def _expression(filter: Any) -> str | None:
+    """Translate a filter to a filter of `index.search`; None if it has no conditions."""
     match filter:
         case None | str():
             return filter
         case StructuredQuery():
-            return _translated(filter.filter)
+            return _expression(filter.filter)
         case Comparison():
             return comparison(filter.attribute, filter.comparator.value, filter.value)
         case Operation():
             word = filter.operator.value
-            return combined("nand" if word == "not" else word, map(_needed, filter.arguments))
+            return combined("nand" if word == "not" else word, map(_required, filter.arguments))
         case Mapping():
             return combined("and", map(_entry, filter, filter.values())) if filter else None
-    msg = f"the filter is {filter!r:.80}. Give a text, a dict or a filter of langchain_core.structured_query."
+    msg = f"the filter is {filter!r:.80}. Give a string, a dict or a filter of langchain_core.structured_query."
     raise InputError(msg)
 
 
 def _entry(name: str, value: Any) -> str:
-    """Translate an entry of a dict: a field with its value or comparisons, or a logical operator with filters."""
+    """Translate an item of a dict: a field with its value or comparisons, or a logical operator with filters."""
     if name == "$not":
-        return combined("nand", [_needed(value)])
+        return combined("nand", [_required(value)])
     if name.startswith("$"):
-        return combined(name[1:], map(_needed, value))
+        return combined(name[1:], map(_required, value))
     if isinstance(value, Mapping):
         parts = (
             combined("nand", [_entry(name, operand)]) if operator == "$not" else comparison(name, operator[1:], operand)
@@ -107,5 +106,6 @@ def _entry(name: str, value: Any) -> str:
     return comparison(name, "eq", value)
 
 
-def _needed(filter: Any) -> str:
-    return _translated(filter) or combined("and", [])
+def _required(filter: Any) -> str:
+    """Translate a filter that must have conditions."""
+    return _expression(filter) or combined("and", [])

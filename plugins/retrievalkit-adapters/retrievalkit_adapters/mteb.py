@@ -11,7 +11,7 @@ from typing import Any
 import retrievalkit as rk
 from retrievalkit.contracts.commands import fingerprint_value
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit_adapters import Hits, lacking, opened, scores_of
+from retrievalkit_adapters import Hits, missing, open_index, scores_of
 
 try:
     from mteb.models import ModelMeta
@@ -19,7 +19,7 @@ try:
     from mteb.models.model_meta import ScoringFunction
     from mteb.types import PromptType
 except ImportError as error:
-    raise lacking("mteb", "MTEB") from error
+    raise missing("mteb", "MTEB") from error
 
 
 class Encoder(AbsEncoder):
@@ -38,9 +38,9 @@ class Encoder(AbsEncoder):
     """
 
     def __init__(self, model_name: Any, revision: str | None = None, **options: Any) -> None:
-        self.retriever = _loaded(model_name, **options)
+        self.retriever = _retriever(model_name, **options)
         name = os.path.basename(self.retriever.source)
-        self.mteb_model_meta = _described(name, revision or _identity(self.retriever), "dense")
+        self.mteb_model_meta = _meta(name, revision or _identity(self.retriever), "dense")
 
     def encode(self, inputs: Any, *, prompt_type: PromptType | None = None, **_: Any) -> Any:
         """Encode the texts of a data loader: (texts, dim) float32.
@@ -51,7 +51,7 @@ class Encoder(AbsEncoder):
         texts: list[str] = []
         titles: list[str] = []
         for batch in inputs:
-            # Documents have their title and body also separately.
+            # Documents also have title and body separately.
             texts += batch.get("body", batch["text"])
             titles += batch.get("title") or [""] * len(batch["text"])
         if prompt_type == PromptType.query:
@@ -77,20 +77,20 @@ class IndexSearch:
     """
 
     def __init__(self, index: Any, name: str | None = None) -> None:
-        self.searched = opened(index)
-        fusion = self.searched.options if isinstance(self.searched, rk.Hybrid) else None
-        identity = [self.searched.searcher.identities, fusion]
+        self.searchable = open_index(index)
+        fusion = self.searchable.options if isinstance(self.searchable, rk.Hybrid) else None
+        identity = [self.searchable.searcher.identities, fusion]
         kind = "hybrid" if fusion else None
-        self.mteb_model_meta = _described(name or self.searched.name, fingerprint_value(identity), kind)
+        self.mteb_model_meta = _meta(name or self.searchable.name, fingerprint_value(identity), kind)
 
     def index(self, corpus: Any, **_: Any) -> None:
-        """Note the ids of a task's corpus."""
+        """Record the ids of a task's corpus."""
         self._ids = set(corpus["id"])
 
     def search(
         self, queries: Any, *, top_k: int, top_ranked: Mapping[str, list[str]] | None = None, **_: Any
     ) -> dict[str, dict[str, float]]:
-        """Return the best documents of each query, or the scores of its documents in `top_ranked`.
+        """Return the best documents for each query; with `top_ranked`, from its documents there.
 
         Raises:
             InputError: A hit is not in the corpus of the task.
@@ -104,12 +104,12 @@ class IndexSearch:
             texts[row["id"]] = " ".join(filter(None, (row["text"], row.get("instruction"))))
         run: dict[str, Hits] = {}
         if top_ranked is None:
-            run = self.searched.search(texts, top_k)
+            run = self.searchable.search(texts, top_k)
         else:
             for query, text in texts.items():
-                run[query] = scores_of(self.searched, text, top_ranked.get(query, ()))[:top_k]
+                run[query] = scores_of(self.searchable, text, top_ranked.get(query, ()))[:top_k]
         if unknown := [name for hits in run.values() for name, _ in hits if name not in self._ids]:
-            msg = f"'{self.searched.name}' has '{unknown[0]}', which is not in the task's corpus. Index the corpus."
+            msg = f"'{self.searchable.name}' has '{unknown[0]}', which is not in the task's corpus. Index the corpus."
             raise InputError(msg)
         return {query: dict(hits) for query, hits in run.items()}
 
@@ -130,28 +130,27 @@ class Search(IndexSearch):
         self._fusion = fusion or {"fusion": "rrf"}
         self._indexes, parts, sources = [], list[Mapping[str, Any]](), list[str]()
         for options in indexes:
-            model = _loaded(options["model"]) if "model" in options else None
+            model = _retriever(options["model"]) if "model" in options else None
             self._indexes.append(options if model is None else {**options, "model": model})
             parts.append(options if model is None else {**options, "model": _identity(model)})
             sources.append(options.get("indexer", "bm25") if model is None else model.source)
         kind = "hybrid" if len(parts) > 1 else None
-        self.mteb_model_meta = _described(
-            name or "+".join(map(os.path.basename, sources)), fingerprint_value([parts, self._fusion]), kind
-        )
+        name = name or "+".join(map(os.path.basename, sources))
+        self.mteb_model_meta = _meta(name, fingerprint_value([parts, self._fusion]), kind)
 
     def index(self, corpus: Any, **_: Any) -> None:
         """Index the corpus of a task in a temporary folder."""
         super().index(corpus)
         passages = corpus.select_columns([name for name in ("id", "title", "text") if name in corpus.column_names])
         self._folder = tempfile.TemporaryDirectory(prefix="rkit-mteb-")
-        built = [
+        indexes = [
             rk.Index.build(passages, output=Path(self._folder.name, str(number)), **options)
             for number, options in enumerate(self._indexes)
         ]
-        self.searched = built[0] if len(built) == 1 else rk.Hybrid(built, **self._fusion)
+        self.searchable = indexes[0] if len(indexes) == 1 else rk.Hybrid(indexes, **self._fusion)
 
 
-def _loaded(model: Any, **options: Any) -> rk.Retriever:
+def _retriever(model: Any, **options: Any) -> rk.Retriever:
     return model if isinstance(model, rk.Retriever) else rk.Retriever.load(model, **options)
 
 
@@ -159,7 +158,7 @@ def _identity(retriever: rk.Retriever) -> str:
     return fingerprint_value([retriever.model.fingerprint, retriever.model.changed])
 
 
-def _described(name: str, revision: str, kind: str | None) -> ModelMeta:
-    """Describe a model; MTEB caches its results by name and revision."""
+def _meta(name: str, revision: str, kind: str | None) -> ModelMeta:
+    """Return MTEB's description of a model, by whose name and revision it caches results."""
     model = {"name": f"retrievalkit/{name}", "revision": revision, "model_type": [kind] if kind else []}
     return ModelMeta.create_empty({**model, "similarity_fn_name": ScoringFunction.DOT_PRODUCT})

@@ -11,12 +11,12 @@ import pandas as pd
 import retrievalkit as rk
 from retrievalkit.contracts.commands import kind_of
 from retrievalkit.errors import UnsupportedError
-from retrievalkit_adapters import lacking, opened, scores_of
+from retrievalkit_adapters import missing, open_index, scores_of
 
 try:
     import pyterrier as pt
 except ImportError as error:
-    raise lacking("pyterrier", "PyTerrier") from error
+    raise missing("pyterrier", "PyTerrier") from error
 
 # Java starts once per process: Lucene must be on the class path of PyTerrier's Java.
 if find_spec("retrievalkit_pyserini") is not None and not pt.java.started():
@@ -34,7 +34,7 @@ class IndexRetriever(pt.Transformer):
     Args:
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
         num_results: Documents per query; `%` reduces it.
-        filter: Only documents whose fields match, as in `index.search`.
+        filter: Condition on the documents' fields, as in `index.search`.
         texts: True to add the columns title and text, which re-rankers read.
 
     Raises:
@@ -42,7 +42,7 @@ class IndexRetriever(pt.Transformer):
     """
 
     def __init__(self, index: Any, num_results: int = 1000, filter: str | None = None, texts: bool = False) -> None:
-        self.index = opened(index)
+        self.index = open_index(index)
         self.num_results = num_results
         self.filter = filter
         self.texts = texts
@@ -51,7 +51,7 @@ class IndexRetriever(pt.Transformer):
         """Search for the queries.
 
         Raises:
-            UnsupportedError: `texts` is set, but the texts of the index are unknown.
+            UnsupportedError: `texts` is set, but the index has no corpus to read them from.
         """
         with pt.validate.any(inp) as mode:
             mode.query_frame(extra_columns=["query"])
@@ -98,7 +98,7 @@ class Reranker(pt.Transformer):
 
     Args:
         model: A cross-encoder (a folder, a hub name, or a plugin's re-ranker as `NAME:MODEL`); or a retriever, which
-            compares a query with a text by their vectors: a checkpoint of `rk.train`, or a loaded `rk.Retriever`.
+            compares the vectors of query and text: a checkpoint of `rk.train`, or a loaded `rk.Retriever`.
 
     Raises:
         InputError: The model does not exist.

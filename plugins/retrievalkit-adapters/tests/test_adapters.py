@@ -13,7 +13,7 @@ import pytest
 import retrievalkit as rk
 from retrievalkit.errors import InputError
 
-# Before it is imported: tests send no telemetry.
+# Set before the import of Haystack, so that tests send no telemetry.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 PASSAGES = [
@@ -23,7 +23,7 @@ PASSAGES = [
 ]
 PACKAGES = {"langchain": "langchain_core", "haystack": "haystack", "llamaindex": "llama_index.core"}
 LIMITS = {"langchain": "k", "haystack": "top_k", "llamaindex": "similarity_top_k"}
-# A filter in each toolkit's format; LlamaIndex's classes are made of the dict.
+# A filter in each toolkit's format, for LlamaIndex as the fields of its class.
 FILTERS = {
     "langchain": {"year": {"$gte": 2020}},
     "haystack": {"field": "meta.year", "operator": ">=", "value": 2020},
@@ -34,7 +34,7 @@ ALL_TOOLKITS = {"mteb": "mteb", "pyterrier": "pyterrier", **PACKAGES}
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-    """The folder of an index of words."""
+    """The folder of a BM25 index."""
     return rk.Index.build(PASSAGES, output=tmp_path_factory.mktemp("adapters") / "words").folder
 
 
@@ -56,7 +56,7 @@ def toolkit(request):
 
 
 def search(toolkit, index, query, *, wait=False, limit=10, **options):
-    """Search by the adapter of a toolkit: (id, text, score, metadata) of each document."""
+    """Search with the adapter of a toolkit; returns (id, text, score, metadata) of each document."""
     retriever = adapter(toolkit)(index=index, **{LIMITS[toolkit]: limit}, **options)
     if toolkit == "haystack":
         result = asyncio.run(retriever.run_async(query)) if wait else retriever.run(query)
@@ -71,8 +71,8 @@ def search(toolkit, index, query, *, wait=False, limit=10, **options):
 
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_documents_are_the_hits(toolkit, words, dense, wait):
-    """For a single index, alone and in a list, and for several, which are fused by reciprocal ranks."""
+def test_documents_equal_the_hits(toolkit, words, dense, wait):
+    """Of a single index, alone and in a list, and of two indexes, fused by reciprocal rank fusion."""
     fused = rk.Hybrid([words, dense], fusion="rrf")
     for index, same in ((words, rk.Index.open(words)), ([words], rk.Index.open(words)), ([words, dense], fused)):
         hits = same.search("river mill", k=2)
@@ -85,20 +85,20 @@ def test_documents_are_the_hits(toolkit, words, dense, wait):
 
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_a_filter_keeps_the_documents_that_match(toolkit, words, wait):
-    name, wanted = "filters", FILTERS[toolkit]
+def test_a_filter_keeps_matching_documents(toolkit, words, wait):
+    name, value = "filters", FILTERS[toolkit]
     if toolkit == "langchain":
         name = "filter"
     elif toolkit == "llamaindex":
         from llama_index.core.vector_stores import MetadataFilters
 
-        wanted = MetadataFilters.model_validate(wanted)
-    hits = search(toolkit, words, "river wheel", wait=wait, **{name: wanted})
+        value = MetadataFilters.model_validate(value)
+    hits = search(toolkit, words, "river wheel", wait=wait, **{name: value})
     assert sorted(hit[0] for hit in hits) == ["b", "c"]
     assert {hit[3]["year"] for hit in hits} == {2021}
 
 
-def test_mistakes_are_our_errors(toolkit, tmp_path, words):
+def test_mistakes_raise_errors_of_retrievalkit(toolkit, tmp_path, words):
     for index, message in ((tmp_path / "nowhere", "is not a folder"), ([], "not 0"), (5, "the index is 5")):
         with pytest.raises(InputError, match=message):
             search(toolkit, index, "river")
@@ -106,7 +106,7 @@ def test_mistakes_are_our_errors(toolkit, tmp_path, words):
         search(toolkit, words, "")
 
 
-def test_langchain_takes_options_of_a_call_and_refuses_others(words):
+def test_langchain_options_of_a_call_override_those_of_the_retriever(words):
     retriever = adapter("langchain")(index=rk.Index.open(words), filter="year = 2021")
     assert len(retriever.invoke("river wheel")) == 2
     assert len(retriever.invoke("river wheel", k=1)) == 1
@@ -117,8 +117,8 @@ def test_langchain_takes_options_of_a_call_and_refuses_others(words):
             adapter("langchain")(index=words, **options)
 
 
-def test_langchains_own_tests(words, tmp_path):
-    """The standard tests of retrievers, in a process of their own: their pytest plugins would affect other tests."""
+def test_langchains_standard_tests(words, tmp_path):
+    """LangChain's tests of retrievers, in a subprocess, because their pytest plugins would affect other tests."""
     pytest.importorskip("langchain_core")
     if importlib.util.find_spec("langchain_tests") is None:
         pytest.skip("langchain-tests is not installed")
@@ -132,13 +132,13 @@ def test_langchains_own_tests(words, tmp_path):
     )
     command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "--rootdir", tmp_path, tmp_path]
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ended.returncode == 0, ended.stdout
-    assert "skipped" not in ended.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stdout
+    assert "skipped" not in process.stdout
 
 
 def test_a_llamaindex_query_engine_reads_titles_and_fields_but_not_ranks(words):
-    """The context of the answer has the text, title and fields of each node."""
+    """The prompt has the text, title and fields of each node."""
     retriever = adapter("llamaindex")(words, similarity_top_k=1, explain=True)
     from llama_index.core import get_response_synthesizer
     from llama_index.core.llms import MockLLM
@@ -154,8 +154,8 @@ def test_a_llamaindex_query_engine_reads_titles_and_fields_but_not_ranks(words):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_haystack_pipeline_that_was_saved_finds_the_same(words, dense, several):
-    """The folders and options are in it; the indexes are opened when it is loaded."""
+def test_a_saved_haystack_pipeline_returns_the_same_documents(words, dense, several):
+    """It contains folders and options; loading it opens the indexes."""
     retriever = adapter("haystack")
     from haystack import Pipeline
 
@@ -164,19 +164,19 @@ def test_a_haystack_pipeline_that_was_saved_finds_the_same(words, dense, several
     pipeline.add_component("retriever", retriever(index=index, top_k=2, filters=FILTERS["haystack"]))
     pipeline.warm_up()
     queries = {"retriever": {"query": "river mill"}}
-    # Haystack loads no other classes than those of modules that the user names.
-    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["retrievalkit_adapters.haystack"])
-    assert again.run(queries) == pipeline.run(queries) == asyncio.run(again.run_async(queries))
-    assert {document.id for document in again.run(queries)["retriever"]["documents"]} <= {"b", "c"}
-    only = {"field": "kind", "operator": "==", "value": "old mill"}
-    options = {"query": "river wheel", "top_k": 1, "filters": only}
-    assert [document.id for document in again.run({"retriever": options})["retriever"]["documents"]] == ["c"]
+    # Haystack only loads classes of modules that the user allows.
+    loaded = Pipeline.loads(pipeline.dumps(), allowed_modules=["retrievalkit_adapters.haystack"])
+    assert loaded.run(queries) == pipeline.run(queries) == asyncio.run(loaded.run_async(queries))
+    assert {document.id for document in loaded.run(queries)["retriever"]["documents"]} <= {"b", "c"}
+    mills = {"field": "kind", "operator": "==", "value": "old mill"}
+    options = {"query": "river wheel", "top_k": 1, "filters": mills}
+    assert [document.id for document in loaded.run({"retriever": options})["retriever"]["documents"]] == ["c"]
     with pytest.raises(InputError, match="an open index, which cannot be saved"):
         retriever(index=rk.Index.open(words)).to_dict()
 
 
 @pytest.mark.parametrize(("toolkit", "package"), ALL_TOOLKITS.items())
-def test_a_toolkit_that_is_not_installed_is_named(toolkit, package):
+def test_an_adapter_names_the_missing_toolkit(toolkit, package):
     program = f"import sys; sys.modules['{package}'] = None; import retrievalkit_adapters.{toolkit}"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert f"pip install 'retrievalkit[{toolkit}]'" in ended.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert f"pip install 'retrievalkit[{toolkit}]'" in process.stderr

@@ -1,4 +1,4 @@
-"""Filters of the toolkits select the documents that the toolkits themselves select."""
+"""A toolkit's filter selects the same documents in an index as in the toolkit."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def index(tmp_path_factory):
     return rk.Index.build(passages, output=tmp_path_factory.mktemp("filters") / "index")
 
 
-def passing(search):
-    return sorted(hit.id for hit in search)
+def ids(documents):
+    return sorted(document.id for document in documents)
 
 
 def comparisons(field, operator, value, lists):
-    """Comparisons of numbers and strings, in a toolkit's format."""
+    """Comparisons with numbers and strings, in a toolkit's format."""
     ordered, plain, several = map(st.sampled_from, ([">", ">=", "<", "<="], ["==", "!="], lists))
     return st.one_of(
         st.fixed_dictionaries({field: st.just("year"), operator: ordered | plain, value: YEARS}),
@@ -63,7 +63,7 @@ def test_haystack(index, filters):
 
     documents = [Document(id=name, meta=fields) for name, fields in FIELDS.items()]
     expected = [document.id for document in documents if document_matches_filter(filters, document)]
-    assert passing(IndexRetriever(index).run("river", filters)["documents"]) == expected
+    assert ids(IndexRetriever(index).run("river", filters)["documents"]) == expected
 
 
 @given(
@@ -89,14 +89,14 @@ def test_llamaindex(index, filters, condition):
     from llama_index.core.vector_stores.utils import build_metadata_filter_fn
     from retrievalkit_adapters.llamaindex import IndexRetriever
 
-    wanted = MetadataFilters.model_validate({"filters": filters, "condition": condition})
-    passes = build_metadata_filter_fn(FIELDS.__getitem__, wanted)
-    nodes = IndexRetriever(index, filters=wanted).retrieve("river")
+    filters = MetadataFilters.model_validate({"filters": filters, "condition": condition})
+    passes = build_metadata_filter_fn(FIELDS.__getitem__, filters)
+    nodes = IndexRetriever(index, filters=filters).retrieve("river")
     assert sorted(node.node.node_id for node in nodes) == list(filter(passes, FIELDS))
 
 
 def test_langchain(index):
-    """Dicts as in MongoDB and most vector stores, LangChain's own structured queries, and filters of `index.search`."""
+    """Dicts as in MongoDB and most vector stores, LangChain's structured queries, and filters of `index.search`."""
     pytest.importorskip("langchain_core")
     from langchain_core.structured_query import Comparator, Comparison, Operation, Operator, StructuredQuery
     from retrievalkit_adapters.langchain import IndexRetriever
@@ -104,7 +104,7 @@ def test_langchain(index):
     late = Comparison(Comparator.GTE, "year", 2020)
     faq = Comparison(Comparator.EQ, "source", "faq")
     either = Operation(Operator.OR, [late, faq])
-    for wanted, expected in (
+    for filter, expected in (
         (None, "abcd"),
         ({}, "abcd"),
         ("year > 2019", "bc"),
@@ -125,8 +125,8 @@ def test_langchain(index):
         (StructuredQuery("river", Operation(Operator.AND, [either, late])), "bc"),
         (StructuredQuery("river", None), "abcd"),
     ):
-        assert passing(IndexRetriever(index=index, filter=wanted).invoke("river")) == list(expected), wanted
-        assert passing(IndexRetriever(index=index).invoke("river", filter=wanted)) == list(expected), wanted
+        assert ids(IndexRetriever(index=index, filter=filter).invoke("river")) == list(expected), filter
+        assert ids(IndexRetriever(index=index).invoke("river", filter=filter)) == list(expected), filter
 
 
 REFUSED = {
@@ -157,24 +157,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(
-    ("toolkit", "wanted"), [(name, filters) for name, several in REFUSED.items() for filters in several]
+    ("toolkit", "filters"), [(name, filters) for name, several in REFUSED.items() for filters in several]
 )
-def test_filters_that_cannot_be_translated_are_refused(index, toolkit, wanted):
-    """No part of a filter is left out."""
+def test_filters_without_translation_are_refused(index, toolkit, filters):
+    """The adapters never drop a part of a filter."""
     with pytest.raises(InputError, match="filter"):
         if toolkit == "langchain":
             pytest.importorskip("langchain_core")
             from retrievalkit_adapters.langchain import IndexRetriever
 
-            IndexRetriever(index=index).invoke("river", filter=wanted)
+            IndexRetriever(index=index).invoke("river", filter=filters)
         elif toolkit == "haystack":
             pytest.importorskip("haystack")
             from retrievalkit_adapters.haystack import IndexRetriever
 
-            IndexRetriever(index).run("river", wanted)
+            IndexRetriever(index).run("river", filters)
         else:
             pytest.importorskip("llama_index.core")
             from llama_index.core.vector_stores import MetadataFilters
             from retrievalkit_adapters.llamaindex import IndexRetriever
 
-            IndexRetriever(index, filters=MetadataFilters.model_validate({"filters": [wanted]}))
+            IndexRetriever(index, filters=MetadataFilters.model_validate({"filters": [filters]}))

@@ -1,4 +1,4 @@
-"""Models, indexes and hybrid search in MTEB, on tasks made here: no data set is downloaded."""
+"""Models, indexes and hybrid search in MTEB, on local tasks, without downloads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def words(tmp_path_factory, tiny_collection):
 
 
 def scores(model, *tasks):
-    """Metric -> value of each task."""
+    """The metrics of each task."""
     results = mteb.evaluate(model, list(tasks), cache=None, show_progress_bar=False, raise_error=True)
     return [task_result.scores["test"][0] for task_result in results.task_results]
 
@@ -79,8 +79,8 @@ def scores(model, *tasks):
 @pytest.mark.parametrize(
     "system", ["encoder", "dense", "words", "hybrid", "built words", "built dense", "built hybrid"]
 )
-def test_scores_are_those_of_the_search(system, countries, model, dense, words, queries, judged):
-    """As `run.evaluate` computes them, whether MTEB or the adapter indexes the corpus."""
+def test_metrics_equal_those_of_run_evaluate(system, countries, model, dense, words, queries, judged):
+    """If MTEB encodes the corpus, if the adapter indexes it, and if the index exists."""
     hybrid = rk.Hybrid([words, dense], fusion="rrf")
     expected, adapter = {
         "encoder": (dense, lambda: Encoder(model)),
@@ -100,15 +100,15 @@ def test_scores_are_those_of_the_search(system, countries, model, dense, words, 
         assert measured[name] == pytest.approx(own_scores[own], abs=1e-4), name
 
 
-def test_fusion_options_are_those_of_the_hybrid(countries, model, queries, judged, dense, words):
+def test_fusion_options_reach_the_hybrid(countries, model, queries, judged, dense, words):
     options = {"fusion": "linear", "weights": [0.9, 0.1], "normalization": "min_max"}
     (measured,) = scores(Search({"indexer": "bm25"}, {"model": model}, **options), countries)
     expected = rk.Hybrid([words, dense], **options).search(queries, 1000).evaluate(judged, ["nDCG@10"])
     assert measured["ndcg_at_10"] == pytest.approx(expected["nDCG@10"], abs=1e-4)
 
 
-def test_mtebs_own_tasks(model):
-    """MTEB's mock tasks: re-ranking also by search, and tasks that compare texts without queries."""
+def test_mtebs_mock_tasks(model):
+    """Retrieval, tasks without queries, and re-ranking, by the encoder and by search."""
     assert (
         len(scores(Encoder(model), MockRetrievalTask(), MockRerankingTask(), MockSTSTask(), MockClassificationTask()))
         == 4
@@ -119,8 +119,8 @@ def test_mtebs_own_tasks(model):
         scores(Search({"model": model}), MockSTSTask())
 
 
-def test_results_are_cached_by_the_model_and_the_options(model, dense, words, tiny_model):
-    """MTEB does not compute results of the same name and revision twice."""
+def test_name_and_revision_identify_model_and_options(model, dense, words, tiny_model):
+    """MTEB caches results by name and revision."""
     other = rk.Retriever.load(tiny_model, pooler="cls")
     adapters = [
         Encoder(model),
@@ -148,6 +148,6 @@ def test_mistakes(tmp_path, tiny_model, model, words, countries):
     assert scores(Search({"model": several}), MockRetrievalTask())
     with pytest.raises(InputError, match="not in the task's corpus"):
         scores(IndexSearch(rk.Index.build(["sentence"], output=tmp_path / "other")), MockRetrievalTask())
-    for make in (lambda: Encoder(str(tmp_path / "nowhere")), lambda: IndexSearch(tmp_path / "nowhere")):
+    for adapter in (Encoder, IndexSearch):
         with pytest.raises(InputError):
-            make()
+            adapter(str(tmp_path / "nowhere"))

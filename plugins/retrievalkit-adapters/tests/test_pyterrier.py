@@ -1,4 +1,4 @@
-"""Indexes and models in PyTerrier's pipelines and experiments, without Java."""
+"""Indexes and models in PyTerrier's pipelines and experiments, without Terrier's Java."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def qrels(tiny_collection):
 
 
 def hits(frame):
-    """Query -> (document, score), in the order of ranks."""
+    """The (document, score) pairs of each query, by rank."""
     frame = frame.sort_values(["qid", "rank"])
     return {qid: list(zip(own["docno"], own["score"], strict=True)) for qid, own in frame.groupby("qid")}
 
 
-def test_results_are_those_of_the_index(words, dense, topics):
-    """Ranks begin at 0, as PyTerrier's, and columns of the queries are kept."""
+def test_results_equal_those_of_the_index(words, dense, topics):
+    """Ranks start at 0, as in PyTerrier, and columns of the queries are kept."""
     queries = dict(zip(topics["qid"], topics["query"], strict=True))
     for index, same in (
         (words, rk.Index.open(words)),
@@ -90,8 +90,8 @@ def test_operators(words, dense, topics):
         )
 
 
-def test_results_are_scored_again(words, dense, topics):
-    """As features of learning to rank, and by another index."""
+def test_an_index_rescores_results(words, dense, topics):
+    """In a pipeline, and as a feature for learning to rank."""
     first, second = IndexRetriever(words) % 5, IndexRetriever(dense)
     some = topics.head(3)
     candidates, scores = hits(first(some)), {qid: dict(own) for qid, own in hits(second(some)).items()}
@@ -106,8 +106,7 @@ def test_results_are_scored_again(words, dense, topics):
     assert list(second(unknown)["score"]) == [0, 0, 0]
 
 
-def test_a_retriever_scores_texts_as_its_index_does(words, dense, model, topics, tmp_path):
-    """Also if it is named by the folder of a checkpoint."""
+def test_a_reranker_of_vectors_scores_texts_as_their_index_does(words, dense, model, topics):
     full = {qid: dict(own) for qid, own in hits(IndexRetriever(dense)(topics)).items()}
     pipeline = IndexRetriever(words, texts=True) % 5 >> Reranker(model)
     reranked = pipeline(topics)
@@ -116,7 +115,7 @@ def test_a_retriever_scores_texts_as_its_index_does(words, dense, model, topics,
         assert [score for _, score in own] == sorted((score for _, score in own), reverse=True)
 
 
-def test_a_checkpoint_is_named_by_its_folder(words, topics, tiny_collection, tiny_model, tmp_path):
+def test_a_reranker_may_be_the_folder_of_a_checkpoint(words, topics, tiny_collection, tiny_model, tmp_path):
     options = {"corpus": tiny_collection.corpus, "epochs": 0, "held_out": 0, "limit": 8, "pooler": "mean"}
     checkpoint = rk.train(tiny_model, tiny_collection.folder, output=tmp_path / "checkpoint", **options)
     results = IndexRetriever(words, num_results=3, texts=True)(topics.head(2))
@@ -125,7 +124,7 @@ def test_a_checkpoint_is_named_by_its_folder(words, topics, tiny_collection, tin
 
 
 def test_a_cross_encoder_scores_texts(words, topics, tiny_collection, tmp_path, tiny_model):
-    """As `rk.rerank` scores the same run."""
+    """Like `rk.rerank` on the same run."""
     examples = [{"query_id": "1", "query": "capital of Peru", "positives": ["c0"], "negatives": ["c1"]}]
     options = {"corpus": tiny_collection.corpus, "epochs": 0, "held_out": 0, "negatives": 1}
     reranker = rk.train_reranker(tiny_model, examples, output=tmp_path / "reranker", **options)
@@ -140,7 +139,7 @@ def test_a_cross_encoder_scores_texts(words, topics, tiny_collection, tmp_path, 
 
 
 def test_an_experiment(words, dense, model, topics, qrels):
-    """The measures are those of `run.evaluate`; no Java runs."""
+    """The measures equal those of `run.evaluate`; Terrier's Java does not start."""
     lexical = IndexRetriever(words, texts=True)
     systems = [lexical, lexical % 10 >> Reranker(model), IndexRetriever([words, dense])]
     measures = ["ndcg_cut_10", "recip_rank"]
@@ -154,8 +153,8 @@ def test_an_experiment(words, dense, model, topics, qrels):
     assert not pt.java.started()
 
 
-def test_terriers_java_opens_lucene_indexes(words, topics):
-    """Without Terrier itself, which PyTerrier downloads."""
+def test_lucene_indexes_open_in_pyterriers_java(words, topics):
+    """Without Terrier, which PyTerrier downloads."""
     pytest.importorskip("retrievalkit_pyserini")
     program = f"""
 import pyterrier as pt
@@ -182,10 +181,10 @@ def test_a_filter(tmp_path, topics):
 
 
 @pytest.mark.parametrize("name", ["test_inspect_io", "test_schematic"])
-def test_pyterriers_own_tests(words, model, name, monkeypatch):
-    """Inputs and outputs of the transformers can be inspected, and drawn."""
+def test_pyterriers_tests_of_transformers(words, model, name, monkeypatch):
+    """Inputs and outputs can be inspected and drawn."""
     monkeypatch.setenv("PT_TEST_TRANSFORMER_REPORTS", "0")
-    monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})  # the index of its documentation, which is online
+    monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})  # otherwise downloaded
     for transformer in (IndexRetriever(words), IndexRetriever(words, texts=True), Reranker(model)):
         kit = pt.testing.transformer_test_class(lambda transformer=transformer: transformer)
         kit.setUpClass()

@@ -1,4 +1,4 @@
-"""A Milvus collection with the texts of a vectors/ folder: searching, and reading rows."""
+"""A Milvus collection with the texts of a vectors/ folder: searches it, and reads its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HITS_IN_A_REQUEST = 200_000
 _QUERIES_IN_A_REQUEST = 256
 BYTES_IN_A_REQUEST = 16_000_000
 PROPERTY = "retrievalkit.fingerprint"
-# The search parameter of each index type that must be at least the number of hits.
+# Search parameters that must be at least the number of hits, by index type.
 _BREADTH = {"HNSW": "ef", "HNSW_SQ": "ef", "HNSW_PQ": "ef", "DISKANN": "search_list", "SCANN": "reorder_k"}
 # If the search breadth equals the number of hits, 10, some are missed (recall 0.94 of 20,000 vectors).
 _DEFAULT_BREADTH = 100
@@ -44,11 +44,11 @@ class VectorIndex:
     search_parameters: Mapping[str, Any]
 
     def is_exact(self, field: str) -> bool:
-        """True if searches of this field are exact."""
+        """True if searching a field is exact."""
         return field != VECTOR or self.type == "FLAT"
 
     def search_options(self, field: str, limit: int) -> dict[str, Any]:
-        """Milvus's search options for retrieving `limit` rows."""
+        """Return Milvus's options for retrieving `limit` rows by a field."""
         parameters = dict(self.search_parameters) if field == VECTOR else {}
         if field == VECTOR and self.type in _BREADTH:
             breadth = _BREADTH[self.type]
@@ -78,7 +78,7 @@ class Serving:
 
 
 class Collection:
-    """An existing collection with the contents of a layout, loaded for searching.
+    """A collection in Milvus with the contents of a layout, loaded for searching.
 
     Raises:
         ArtifactError: The collection does not exist, or has different contents.
@@ -105,22 +105,22 @@ class Collection:
 
     @property
     def most_vectors(self) -> int:
-        """The largest number of rows of any text."""
+        """Maximum number of rows per text."""
         return self.layout.most_vectors
 
     def nearest(
-        self, field: str, queries: Sequence[Any], limit: int, *, but: Sequence[int] = (), only: Sequence[int] = ()
+        self, field: str, queries: Sequence[Any], limit: int, *, without: Sequence[int] = (), only: Sequence[int] = ()
     ) -> Iterator[Hits]:
-        """For each query, the rows with the largest inner products; rows that share no term with it are omitted.
+        """Yield the rows with the largest inner products with each query, omitting rows that share no term with it.
 
         Args:
             field: Field to search.
             queries: Vectors, or terms with their weights.
             limit: Maximum number of rows per query.
-            but: Texts whose rows to exclude.
+            without: Texts whose rows to exclude.
             only: Texts whose rows to search; () = all.
         """
-        conditions = [f"{TEXT} not in {list(but)}"] * bool(but) + [f"{TEXT} in {list(only)}"] * bool(only)
+        conditions = [f"{TEXT} not in {list(without)}"] * bool(without) + [f"{TEXT} in {list(only)}"] * bool(only)
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // limit))
         for start in range(0, len(queries), size):
             with self._errors("search"):
@@ -138,7 +138,7 @@ class Collection:
                 yield _sorted(hits, unsigned=field == WORDS)
 
     def fused(self, inputs: Mapping[str, Sequence[Any]], ranker: Any, candidates: int, limit: int) -> Iterator[Hits]:
-        """For each query, the best `limit` rows by a pymilvus ranker, from the `candidates` of each field."""
+        """Yield the best `limit` rows for each query by a pymilvus ranker, from the `candidates` of each field."""
         request = import_pymilvus().AnnSearchRequest
         total = len(next(iter(inputs.values())))
         size = max(1, min(_QUERIES_IN_A_REQUEST, _HITS_IN_A_REQUEST // candidates))
@@ -159,12 +159,12 @@ class Collection:
             yield from map(_sorted, results)
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Read the vectors and weights of these texts, in this order."""
+        """Read the vectors and weights of texts, in the same order."""
         import scipy.sparse
 
         layout = self.layout
         rows, starts = layout.rows_of(np.asarray(texts, dtype=np.int64))
-        # A text's weights are stored in its first row.
+        # A text's weights are in its first row.
         first, vectors, weights = rows[starts[:-1]], None, None
         entities = dict(self._rows(rows if layout.dim else first))
         if layout.dim:
@@ -209,7 +209,7 @@ class Collection:
 
 
 def state(connection: Connection, name: str) -> tuple[str, int] | None:
-    """A collection's fingerprint ("" if another program created it) and number of rows; None if it does not exist."""
+    """Return the fingerprint of a collection ("" if another program created it) and its rows; None if it is missing."""
     client = connection.client
     if not client.has_collection(name, retry_times=RETRIES):
         return None
@@ -220,7 +220,7 @@ def state(connection: Connection, name: str) -> tuple[str, int] | None:
 
 
 def partition_name(number: int) -> str:
-    """The name of a partition."""
+    """Return the name of a partition."""
     return f"part_{number}"
 
 
@@ -228,7 +228,7 @@ def _sorted(hits: Any, *, unsigned: bool = False) -> Hits:
     rows = np.array(list(hits.ids), dtype=np.int64)
     scores = np.array(list(hits.distances), dtype=np.float32)
     if unsigned:
-        # Milvus Lite negates BM25 scores, which are never below 0.
+        # Milvus Lite returns BM25 scores, which are never negative, with a minus sign.
         scores = np.abs(scores)
     order = np.lexsort((rows, -scores))
     return rows[order], scores[order]

@@ -3,7 +3,7 @@
     rkit index vectors --indexer milvus --output index
     rkit index vectors --indexer milvus --set uri=http://localhost:19530 --output index
 
-Without a URI, Milvus Lite keeps its files in the index folder. With a URI, the folder holds a reference: the
+Without a URI, Milvus Lite keeps its files in the index folder. With a URI, the folder contains a reference: the
 collection's name and the ids of its texts. Both share the code for building and searching.
 """
 
@@ -14,10 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
@@ -30,7 +31,7 @@ from retrievalkit_milvus.server import Connection, check_uri, connect, embedded,
 from retrievalkit_milvus.writing import Words, analyzer_json, write
 
 MOST_FILTERED = 1 << 16
-"""Maximum number of texts listed in an expression; if more are allowed, searching for more hits finds enough."""
+"""Maximum number of texts that a filter lists; if more texts pass, the search retrieves more hits and filters them."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,239}")
 
@@ -44,8 +45,8 @@ class Milvus(Indexer):
     which are then scored exactly; texts that no part retrieves are missed.
 
     The server's token is read from the environment variable MILVUS_TOKEN, or from the file that MILVUS_TOKEN_FILE
-    names, and never stored. It is sent only to addresses that the user provided, never to an address that only a
-    manifest or a recipe names, and outside this machine only over https.
+    names, and never stored. It is sent only to addresses that the user set, not to addresses of manifests or recipes,
+    and to other machines only over https.
 
     Args:
         uri: Address of a Milvus server, such as http://localhost:19530; "" = Milvus Lite, files in the index folder.
@@ -57,11 +58,10 @@ class Milvus(Indexer):
             of both can also be searched by either.
         candidates: Minimum number of candidates per part: texts when vectors and weights are compared together, rows
             per vector for queries with several vectors.
-        batch: Rows per request when building the index.
-        replace: Replace a collection of the same name that has other contents.
+        replace: Replace a collection that has the same name but other contents.
         timeout: Seconds to wait for a server when connecting.
         search_timeout: Seconds to wait for a server's response to a search request.
-        partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
+        partitions: Number of partitions, each with a range of the texts; 0 = no partitions.
         search_partitions: Partitions to search, such as "0,2-5"; "" = all.
         consistency: Consistency level of searches on a server: strong, bounded, session, eventually.
         texts: The corpus that the vectors were encoded from, to search its words too (BM25); "" = none.
@@ -83,43 +83,37 @@ class Milvus(Indexer):
         parameters: str = "",
         search_parameters: str = "",
         view: Literal["all", "vectors", "weights"] = "all",
-        candidates: int = 1000,
-        batch: int = 2000,
+        candidates: Annotated[int, Gt(0)] = 1000,
         replace: bool = False,
-        timeout: float = 10.0,
-        search_timeout: float = 120.0,
-        partitions: int = 0,
+        timeout: Annotated[float, Gt(0)] = 10.0,
+        search_timeout: Annotated[float, Gt(0)] = 120.0,
+        partitions: Annotated[int, Ge(0), Le(MOST_PARTITIONS)] = 0,
         search_partitions: str = "",
         consistency: Literal["strong", "bounded", "session", "eventually"] = "strong",
         texts: str = "",
         analyzer: str = "standard",
-        k1: float = 0.9,
-        b: float = 0.4,
+        k1: Annotated[float, Gt(0)] = 0.9,
+        b: Annotated[float, Ge(0), Le(1)] = 0.4,
         hybrid: str = "",
     ) -> None:
-        above_0 = {"candidates": candidates, "batch": batch, "timeout": timeout, "search_timeout": search_timeout}
-        for name, value in {**above_0, "k1": k1}.items():
-            _check(value > 0, f"option '{name}' of indexer 'milvus' is {value}, but must be above 0.")
-        valid = 0 <= partitions <= MOST_PARTITIONS
-        _check(valid, f"option 'partitions' is {partitions}, but must be from 0 to {MOST_PARTITIONS}.")
-        _check(0 <= b <= 1, f"option 'b' is {b}, but must be from 0 to 1.")
-        valid = not collection or bool(_NAME.fullmatch(collection))
-        rule = "of letters, digits and underscores, not start with a digit, and have at most 240 characters"
-        _check(valid, f"option 'collection' is '{collection}', but must consist {rule}.")
+        if collection and not _NAME.fullmatch(collection):
+            msg = f"option 'collection' is '{collection}', but must be a name of letters, digits and underscores."
+            raise OptionError(msg)
         if uri:
             check_uri(uri)
         self.uri = uri
-        # On a server, a segment would be a collection that remains when the folder is removed; and scores of words
-        # and ranks depend on all texts.
+        # On a server, a segment would be a collection that remains when its folder is deleted. Scores of words and
+        # ranks depend on all texts.
         self.segmented = not (uri or texts or hybrid)
         self.collection = collection
         built, searched = _numbers("parameters", parameters), _numbers("search_parameters", search_parameters)
-        # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
-        _check(built.get("M", 2) in range(2, 2049), f"the parameter M is {built.get('M')}, but must be from 2 to 2048.")
+        if built.get("M", 2) not in range(2, 2049):
+            # Below 2, the library behind Milvus Lite's HNSW crashes the whole process.
+            msg = f"the parameter M is {built['M']}, but must be from 2 to 2048."
+            raise OptionError(msg)
         self.index = VectorIndex(index_type.strip().upper(), built, searched)
         self.view = view
         self.candidates = candidates
-        self.batch = batch
         self.replace = replace
         self.timeout, self.search_timeout = timeout, search_timeout
         self.partitions = partitions
@@ -136,8 +130,8 @@ class Milvus(Indexer):
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, int]:
         """Write the vectors and weights to Milvus, and their layout to the index folder."""
         source = VectorStore(source.folder, view=self.view)
-        extra = [*([self.partitions] if self.partitions else []), *([self.words.identity] if self.words else [])]
-        identity = fingerprint(source.fingerprint, self.index.type, self.index.parameters, self.view, *extra)
+        parts = [self.index.type, self.index.parameters, self.view, self.partitions]
+        identity = fingerprint(source.fingerprint, *parts, self.words and self.words.identity)
         layout = Layout.of(
             source,
             identity,
@@ -150,17 +144,17 @@ class Milvus(Indexer):
         connection = self._connect() if self.uri else embedded(index_dir / FOLDER)
         replace = self.replace or not self.uri
         try:
-            write(connection, source, layout, self.index, batch=self.batch, replace=replace, words=self.words)
+            write(connection, source, layout, self.index, replace=replace, words=self.words)
         finally:
             connection.close()
         layout.write(index_dir, source.ids, index=[self.index.type, self.index.parameters])
         return {"texts": layout.texts, **({"vectors": layout.rows} if layout.dim else {})}
 
     def open(self, index_dir: Path) -> None:
-        """Connect to the collection, or start Milvus Lite over its files."""
+        """Connect to the collection, or start Milvus Lite on its files."""
         layout, self._ids, built = Layout.read(index_dir, embedded=not self.uri)
         if built != [self.index.type, self.index.parameters]:
-            msg = f"'{index_dir}' was built with another index type or other parameters. Use these, or index again."
+            msg = f"'{index_dir}' was built with the index type {built[0]} and the parameters {built[1]}. Set both."
             raise OptionError(msg)
         layout = changed(layout.viewed(self.view), collection=self.collection or layout.collection)
         if (chosen := self.serving.partitions) and chosen[-1] >= layout.partitions:
@@ -178,7 +172,7 @@ class Milvus(Indexer):
             raise ArtifactError(msg) from error
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best texts: exact with FLAT for queries of one vector or only weights, otherwise among candidates."""
+        """Return the best texts: exact with FLAT for queries of one vector or only weights, else among candidates."""
         check_k(k)
         opened, texts = self._collection(), queries.texts
         queries = viewed(queries, self.view).float().to("cpu")
@@ -197,7 +191,7 @@ class Milvus(Indexer):
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """Like `search`; if one field with one row per text or query is compared, Milvus filters."""
+        """Search among the allowed texts; Milvus filters if a query searches a single field with a single vector."""
         opened, viewed_queries = self._collection(), viewed(queries, self.view).float().to("cpu")
         field, *more = opened.layout.fields
         single = not more and self.fusion is None and (field == WEIGHTS or is_single(viewed_queries))
@@ -210,7 +204,7 @@ class Milvus(Indexer):
         return self._named(best_texts(opened, field, _inputs(viewed_queries)[field], min(k, len(only)), only))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The exact scores of the requested texts, computed from the vectors and weights stored in Milvus."""
+        """Compute the exact scores of texts from the vectors and weights in Milvus."""
         opened = self._collection()
         if self.fusion is not None:
             msg = "option 'hybrid', Milvus's own fusion, has scores for its hits only. Fuse with --fusion rrf instead."
@@ -220,7 +214,7 @@ class Milvus(Indexer):
         return scores_of(queries, opened, list(map(self._ids.rows, ids)))
 
     def _fused(self, queries: Representation, texts: Sequence[str] | None, k: int) -> list[Ranking]:
-        """The best texts as ranked by Milvus over all fields of the index."""
+        """Rank texts by all fields of the index, in Milvus."""
         assert self.fusion is not None
         opened = self._collection()
         layout = opened.layout
@@ -236,22 +230,22 @@ class Milvus(Indexer):
             inputs[WORDS] = list(texts)
         return self.fusion.rank(opened, inputs, min(max(k, self.candidates), layout.texts, MOST_HITS), k)
 
-    def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts retrieved by any of its parts, in ascending order."""
+    def _candidates(self, queries: Representation, count: int) -> list[np.ndarray]:
+        """Return the texts that any part of a query retrieves, in ascending order, for each query."""
         opened = self._collection()
         layout = opened.layout
-        if wanted >= layout.texts:
+        if count >= layout.texts:
             chosen = self.serving.partitions
             return [layout.texts_in(chosen) if chosen else np.arange(layout.texts)] * len(queries)
         parts: list[list[np.ndarray]] = [[] for _ in range(len(queries))]
         for field, inputs in _inputs(queries).items():
             if field == WEIGHTS or is_single(queries):
-                for query, (texts, _) in enumerate(best_texts(opened, field, inputs, wanted)):
+                for query, (texts, _) in enumerate(best_texts(opened, field, inputs, count)):
                     parts[query].append(texts)
                 continue
             assert queries.vectors is not None
             mask = torch.ones(queries.vectors.shape[:2]) if queries.vector_mask is None else queries.vector_mask
-            hits = opened.nearest(field, inputs, min(wanted, layout.rows, MOST_HITS))
+            hits = opened.nearest(field, inputs, min(count, layout.rows, MOST_HITS))
             for query, (rows, _) in zip(mask.nonzero()[:, 0].tolist(), hits, strict=True):
                 parts[query].append(layout.texts_of(rows))
         return [np.unique(np.concatenate(texts)) for texts in parts]
@@ -272,11 +266,6 @@ class Milvus(Indexer):
     def _collection(self) -> Collection:
         assert self._opened is not None, "open comes before search"
         return self._opened
-
-
-def _check(valid: bool, problem: str) -> None:
-    if not valid:
-        raise OptionError(problem)
 
 
 def _numbers(option: str, text: str) -> dict[str, Any]:
@@ -322,7 +311,7 @@ def _check_comparable(queries: Representation, layout: Layout) -> None:
 
 
 def _inputs(queries: Representation) -> dict[str, list[Any]]:
-    """The search inputs by field: all vectors of all queries, and the terms of each query."""
+    """Return the search inputs by field: all vectors of all queries, and the terms of each query."""
     inputs: dict[str, list[Any]] = {}
     if queries.vectors is not None:
         vectors, mask = queries.vectors.flatten(0, 1), queries.vector_mask

@@ -1,7 +1,7 @@
-"""Maps the texts of a vectors/ folder to rows of a Milvus collection, and describes the files of the index folder.
+"""The rows of a Milvus collection for the texts of a vectors/ folder, and the index folder's record of them.
 
-A row (a Milvus entity) holds one vector: `row` is its number and primary key, `text` the number of its text, `id` the
-text's id. A text's weights over a vocabulary are stored in its first row. Milvus rejects empty sparse vectors, so the
+A row (a Milvus entity) has one vector: `row` is its number and primary key, `text` the number of its text, `id` the
+text's id. A text's weights over a vocabulary are in its first row. Milvus rejects empty sparse vectors, so the
 other rows have a single weight for a placeholder term past the vocabulary, which no query contains.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from retrievalkit.contracts.commands import check_files, describe_files, read_document
+from retrievalkit.contracts.commands import read_document
 from retrievalkit.data.vectors import Ids, VectorBlock, VectorStore, check_starts, open_array, spread
 from retrievalkit.errors import ArtifactError, UnsupportedError
 
@@ -28,8 +28,7 @@ MOST_DIM, MOST_BYTES, MOST_PARTITIONS = 32_768, 65_535, 1024
 FOLDER = "milvus.db"
 """The subfolder of an index folder in which Milvus Lite keeps its files."""
 
-IDS, _DESCRIPTION, _OFFSETS = "ids.txt", "milvus.json", "offsets.npy"
-_FORM = 1
+_IDS, _DESCRIPTION, _OFFSETS = "ids.txt", "milvus.json", "offsets.npy"
 _DO = "Index the vectors again."
 
 
@@ -44,8 +43,8 @@ class _Contents:
         rows: Number of rows.
         dim: Length of a vector; 0 without vectors.
         vocabulary: Number of terms; 0 without weights.
-        most_vectors: The largest number of rows of any text.
-        partitions: Number of partitions, each with a range of the texts; 0 = only Milvus's own.
+        most_vectors: Maximum number of rows per text.
+        partitions: Number of partitions, each with a range of the texts; 0 = no partitions.
         analyzer: Milvus's analyzer of the words of the texts, in JSON; "" = vectors and weights only.
     """
 
@@ -60,19 +59,14 @@ class _Contents:
     analyzer: str = ""
 
 
-@dataclass(frozen=True)
-class _File:
-    """Schema of a file's entry."""
-
-    size: int
-    checksum: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Description(_Contents):
-    """Schema of milvus.json."""
+    """Schema of milvus.json.
 
-    files: dict[str, _File]
+    Attributes:
+        index: Index type and build parameters.
+    """
+
     index: list[Any]
 
 
@@ -90,7 +84,11 @@ class Layout(_Contents):
     def of(
         cls, source: VectorStore, fingerprint: str, collection: str, *, partitions: int = 0, analyzer: str = ""
     ) -> Layout:
-        """The layout of a vectors folder."""
+        """Return the layout of a vectors folder.
+
+        Raises:
+            UnsupportedError: Milvus does not support vectors of this size.
+        """
         rows, most = (source.rows, source.most_vectors) if source.dim else (len(source), 1)
         if source.dim > MOST_DIM:
             msg = (
@@ -107,10 +105,10 @@ class Layout(_Contents):
         return [*([VECTOR] if self.dim else []), *([WEIGHTS] if self.vocabulary else [])]
 
     def viewed(self, view: str) -> Layout:
-        """The layout restricted to one view: "vectors" drops the weights, "weights" the vectors, "all" nothing.
+        """Restrict the layout to a view: "vectors" drops the weights, "weights" the vectors, "all" nothing.
 
         Raises:
-            UnsupportedError: The index lacks the requested view.
+            UnsupportedError: The index lacks the view.
         """
         dim, vocabulary = 0 if view == "weights" else self.dim, 0 if view == "vectors" else self.vocabulary
         if not (dim or vocabulary):
@@ -120,36 +118,36 @@ class Layout(_Contents):
         return dataclasses.replace(self, dim=dim, vocabulary=vocabulary)
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """The text that each of these rows belongs to."""
+        """Return the number of each row's text."""
         if self.offsets is None:
             return rows // self.most_vectors
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
         return texts
 
     def rows_of(self, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of these texts, text by text, and the offsets (texts + 1,) of each text among them."""
+        """Return the rows of texts, text by text, and the offsets (texts + 1,) of each text among them."""
         if self.offsets is not None:
             return spread(self.offsets, texts)
         m = self.most_vectors
         return (texts[:, None] * m + np.arange(m)).reshape(-1), np.arange(len(texts) + 1) * m
 
     def partition_of(self, text: int) -> int:
-        """The partition that holds a text."""
+        """Return the number of a text's partition."""
         return text * self.partitions // self.texts
 
     def texts_in(self, partitions: Sequence[int]) -> np.ndarray:
-        """The texts that these partitions hold, in ascending order."""
+        """Return the texts of partitions, in ascending order."""
         starts = [-(-number * self.texts // self.partitions) for number in range(self.partitions + 1)]
         return np.concatenate([np.arange(starts[number], starts[number + 1]) for number in sorted(partitions)])
 
     def entities(
         self, source: VectorStore, rows: int, contents: Iterator[str] | None = None
     ) -> Iterator[list[dict[str, Any]]]:
-        """All rows as Milvus entities, in lists of at most `rows`, each of one partition.
+        """Yield all rows as Milvus entities, in lists of at most `rows`, each of one partition.
 
         Args:
             source: The vectors folder.
-            rows: Number of rows.
+            rows: Maximum number of rows per list.
             contents: The words of each text, in order.
         """
         entities: list[dict[str, Any]] = []
@@ -183,20 +181,13 @@ class Layout(_Contents):
             yield entity
 
     def write(self, folder: Path, ids: Ids, *, index: Any) -> None:
-        """Write the layout, the index's type and parameters, and the checksums of the folder's files."""
-        with (folder / IDS).open("w", encoding="utf-8", newline="\n") as stream:
+        """Write the layout, and the index's type and parameters."""
+        with (folder / _IDS).open("w", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{text_id}\n" for text_id in ids)
         if self.offsets is not None:
             np.save(folder / _OFFSETS, np.asarray(self.offsets), allow_pickle=False)
         values = {name: value for name, value in vars(self).items() if name != "offsets"}
-        # Only existing parts are recorded, so that an index without them keeps its format.
-        values = {name: value for name, value in values.items() if name not in ("partitions", "analyzer") or value}
-        files = {
-            name: {"size": entry["bytes"], "checksum": entry["blake2b"]}
-            for name, entry in describe_files(folder).items()
-        }
-        values |= {"form": _FORM, "index": index, "files": files}
-        text = json.dumps({**values, "checksum": _seal(values)}, indent=2, sort_keys=True)
+        text = json.dumps({**values, "index": index}, indent=2, sort_keys=True)
         (folder / _DESCRIPTION).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -205,51 +196,40 @@ class Layout(_Contents):
 
         Args:
             folder: The index folder.
-            embedded: Require the files of Milvus Lite, too.
+            embedded: True to require the files of Milvus Lite, too.
 
         Raises:
-            ArtifactError: A file is missing, truncated or altered; or `embedded` is true but the index is on a server.
+            ArtifactError: A file is missing or damaged; or `embedded` is true but the index is on a server.
         """
-        values = read_document(folder / _DESCRIPTION, dict[str, Any], do=_DO)
-        if values.pop("checksum", None) != _seal(values) or values.get("form") != _FORM:
-            msg = f"'{folder / _DESCRIPTION}' was modified, or has another version. {_DO}"
-            raise ArtifactError(msg)
-        # Anyone who alters the file can also update its checksum.
         values = dataclasses.asdict(read_document(folder / _DESCRIPTION, _Description, do=_DO))
-        files = {
-            name: {"bytes": entry["size"], "blake2b": entry["checksum"]}
-            for name, entry in values["files"].items()
-            if embedded or not name.startswith(FOLDER)
-        }
-        if embedded and not any(name.startswith(FOLDER) for name in files):
+        if embedded and not (folder / FOLDER).is_dir():
             msg = f"'{folder}' refers to a Milvus server. Give its address with the option uri."
             raise ArtifactError(msg)
-        check_files(folder, files, remedy=_DO)
-        known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-        offsets, ids = None, Ids(folder / IDS)
+        index, texts = values.pop("index"), values["texts"]
+        offsets, ids = None, Ids(folder / _IDS)
         try:
-            if _OFFSETS in files:
+            if (folder / _OFFSETS).exists():
                 offsets = open_array(folder / _OFFSETS, ("<i8",), 1)
-                check_starts(offsets, known["rows"])
+                check_starts(offsets, values["rows"])
         except (OSError, ValueError) as error:
             msg = f"'{folder / _OFFSETS}' is damaged: {error}. {_DO}"
             raise ArtifactError(msg) from error
-        if {len(ids), len(ids) if offsets is None else len(offsets) - 1} != {known["texts"]}:
-            msg = f"'{folder}' is damaged: its ids or offsets do not match its {known['texts']} texts. {_DO}"
+        if {len(ids), len(ids) if offsets is None else len(offsets) - 1} != {texts}:
+            msg = f"'{folder}' is damaged: its ids or offsets do not match its {texts} texts. {_DO}"
             raise ArtifactError(msg)
-        return cls(**known, offsets=offsets), ids, values["index"]
+        return cls(**values, offsets=offsets), ids, index
 
 
 def fingerprint(*parts: Any) -> str:
-    """A short hash that identifies the indexed data and the index parameters."""
-    return hashlib.blake2b(json.dumps([_FORM, *parts]).encode(), digest_size=8).hexdigest()
+    """Hash the fingerprint of the indexed data and the index parameters."""
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
 
-def most_id_bytes(ids: Ids) -> int:
-    """The length of the longest id in UTF-8 bytes, as Milvus counts it.
+def longest_id(ids: Ids) -> int:
+    """Return the length of the longest id in UTF-8 bytes, as Milvus counts it.
 
     Raises:
-        UnsupportedError: It exceeds Milvus's limit.
+        UnsupportedError: The id exceeds Milvus's limit.
     """
     longest = max(ids, key=lambda text_id: len(text_id.encode()))
     size = len(longest.encode())
@@ -257,7 +237,3 @@ def most_id_bytes(ids: Ids) -> int:
         msg = f"the id '{longest[:40]}…' has {size:,} bytes, but Milvus supports at most {MOST_BYTES:,}. Shorten it."
         raise UnsupportedError(msg)
     return size
-
-
-def _seal(values: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()

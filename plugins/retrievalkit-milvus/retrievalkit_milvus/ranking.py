@@ -1,6 +1,6 @@
 """Rankings of texts by the rows that Milvus retrieves; exact if Milvus's index is exact.
 
-If each text has m rows, the best k*m rows contain the best k texts, and one more row shows whether a tie was cut off.
+If each text has m rows, the best k*m rows contain the best k texts, and another row shows whether a tie was cut off.
 If that does not suffice, the limit is doubled; at Milvus's maximum number of hits, the search is repeated without the
 texts already retrieved. `Fusion` leaves the ranking by several fields (vectors, weights, words) to Milvus.
 """
@@ -27,7 +27,7 @@ Ranking = tuple[np.ndarray, np.ndarray]
 def best_texts(
     collection: Collection, field: str, inputs: Sequence[Any], k: int, only: Sequence[int] = ()
 ) -> list[Ranking]:
-    """The best texts of each query by a single field; a query without terms has no hits.
+    """Rank the best texts for each query by a single field; a query without terms has no hits.
 
     Args:
         collection: Collection to search.
@@ -56,7 +56,7 @@ def best_texts(
         # Beyond Milvus's maximum number of hits.
         known = np.sort(rankings[query][0])
         while True:
-            (hits,) = collection.nearest(field, [inputs[query]], most, but=known.tolist(), only=only)
+            (hits,) = collection.nearest(field, [inputs[query]], most, without=known.tolist(), only=only)
             more = _texts(collection, hits, most)
             known = np.union1d(known, more[0])
             texts, scores = (np.concatenate(pair) for pair in zip(rankings[query], more, strict=True))
@@ -120,23 +120,23 @@ class Fusion:
     def rank(
         self, collection: Collection, inputs: Mapping[str, Sequence[Any]], candidates: int, k: int
     ) -> list[Ranking]:
-        """For each query, the best `k` texts of one row each; `inputs` has its vectors, terms or words by field.
+        """Rank the best `k` texts for each query; `inputs` has the vectors, terms or words of the queries by field.
 
         Raises:
             OptionError: The number of weights differs from the number of fields.
         """
         if self.weights and len(self.weights) != len(inputs):
-            fields = ", ".join(inputs)
-            msg = f"option 'hybrid' has {len(self.weights)} weights, but the index has {fields}. Give each a weight."
+            known = ", ".join(inputs)
+            msg = f"option 'hybrid' has {len(self.weights)} weights, but the index has {known}. Give each a weight."
             raise OptionError(msg)
-        counted = [field for place, field in enumerate(inputs) if not self.weights or self.weights[place]]
-        if len(counted) == 1:
-            return best_texts(collection, counted[0], inputs[counted[0]], k)
-        rankings: list[Ranking] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(inputs[counted[0]])
+        fields = [field for number, field in enumerate(inputs) if not self.weights or self.weights[number]]
+        if len(fields) == 1:
+            return best_texts(collection, fields[0], inputs[fields[0]], k)
+        rankings: list[Ranking] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(inputs[fields[0]])
         groups: dict[tuple[str, ...], list[int]] = {}
         for query in range(len(rankings)):
             # Milvus refuses requests without any term.
-            groups.setdefault(tuple(field for field in counted if len(inputs[field][query])), []).append(query)
+            groups.setdefault(tuple(field for field in fields if len(inputs[field][query])), []).append(query)
         pymilvus = import_pymilvus()
         for group, queries in groups.items():
             if group:

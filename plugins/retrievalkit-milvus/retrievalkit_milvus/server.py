@@ -1,6 +1,6 @@
-"""Connections to Milvus: to a server by its address, or to Milvus Lite in this process, over a folder of files.
+"""Connections to Milvus: to a server by its address, or to Milvus Lite in this process, on a folder of files.
 
-Both speak the same protocol, so the other modules need not distinguish them.
+Both have the same protocol, so the other modules need not distinguish them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOKEN, TOKEN_FILE = "MILVUS_TOKEN", "MILVUS_TOKEN_FILE"
 """Environment variables: the token, such as USER:PASSWORD; or a file that contains it."""
 
 ADDRESS, PLAINTEXT = "MILVUS_URI", "RKIT_ALLOW_PLAINTEXT_TOKEN"
-"""Environment variables: a trusted address; 1 allows sending the token over http."""
+"""Environment variables: a trusted address; "1" allows sending the token over http."""
 
 CERTIFICATES = {
     "MILVUS_SERVER_CERT": "server_pem_path",
@@ -79,7 +79,7 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
         uri: The server's address, such as http://localhost:19530.
         timeout: Seconds to wait for it.
         search_timeout: Seconds to wait for a response to a search request.
-        confirmed: True if the user provided the address, rather than a manifest or a recipe.
+        confirmed: True if the user set the address; false if it is from a manifest or a recipe.
 
     Raises:
         InputError: No server answers, the server is not Milvus, or it rejects the token; only a file names the
@@ -116,11 +116,11 @@ def connect(uri: str, *, timeout: float, search_timeout: float = 120.0, confirme
 
 
 def embedded_view(folder: Path) -> Connection:
-    """Run Milvus Lite over a folder for reading only.
+    """Run Milvus Lite on a folder for reading.
 
-    Milvus Lite locks its folder and writes to it even when only searching. It therefore runs on a temporary folder of
-    links to the files, so that several processes can search an index, and no search can damage it. Hidden files and
-    links to folders are left out: no manifest lists them. Views left by killed searches are removed first.
+    Milvus Lite locks its folder and writes to it even when searching. It therefore runs on a temporary folder of
+    links to the files, so that several processes can search an index, and no search can damage it. The links omit
+    hidden files and links to folders, because no manifest lists them. Views of killed searches are removed first.
     """
 
     def unlisted(place: str, names: list[str]) -> list[str]:
@@ -128,14 +128,14 @@ def embedded_view(folder: Path) -> Connection:
         return [name for name, path in paths if name.startswith(".") or (path.is_symlink() and path.is_dir())]
 
     def link(source: str, target: str) -> None:
-        """Link data files, which Milvus Lite never modifies, and copy all other (small) files."""
+        """Link data files, which Milvus Lite never modifies, and copy the other, small files."""
         with suppress(OSError):
             if Path(source).suffix in (".parquet", ".idx"):
                 Path(target).symlink_to(Path(source).absolute())
                 return
         shutil.copyfile(source, target)
 
-    # A view belongs to a running process as long as its lock is held.
+    # The process that uses a view has locked it.
     for stale in list(Path(tempfile.gettempdir()).glob(f"{_VIEW}*/.lock")):
         with suppress(Timeout, OSError), FileLock(stale, blocking=False):
             shutil.rmtree(stale.parent)
@@ -186,7 +186,7 @@ def _token() -> str:
 
 
 def _certificates(uri: str) -> dict[str, Any]:
-    """The files for an encrypted connection, as options of pymilvus."""
+    """Return the files for an encrypted connection, as options of pymilvus."""
     if urlsplit(uri).scheme != "https":
         return {}
     certificates = {name: os.environ[name] for name in CERTIFICATES if os.environ.get(name)}
@@ -233,7 +233,7 @@ def milvus_errors(doing: str, place: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """The message of a pymilvus or gRPC error, in one line."""
+    """Return the message of a pymilvus or gRPC error, in one line."""
     text = str(getattr(error, "message", "") or (error.details() if hasattr(error, "details") else error))
     return " ".join(text.split())[:500]
 
@@ -273,7 +273,7 @@ def _client(uri: str, **options: Any) -> Any:
 
 
 def embedded(folder: Path, *, remove: Path | None = None) -> Connection:
-    """Run Milvus Lite over a folder until the connection is closed; then all data is on disk."""
+    """Run Milvus Lite on a folder until the connection is closed; then all data is on disk."""
     import_pymilvus()
     try:
         from milvus_lite.adapter.grpc.server import start_server_in_thread
@@ -299,7 +299,7 @@ def _close(client: Any, server: Any, folder: Path | None) -> None:
     if server is not None:
         grpc_server, database = server
         try:
-            # Without a grace period, the server cancels calls even if none is running, and gRPC prints a message.
+            # Without a grace period, gRPC prints a message about cancelled calls, even if there are none.
             grpc_server.stop(grace=5).wait()
         except RuntimeError:  # a grace period needs a thread, which Python 3.12 and later cannot start while exiting
             grpc_server.stop(grace=None).wait()

@@ -1,4 +1,4 @@
-"""Writes the texts of a vectors/ folder to a Milvus collection, all or nothing."""
+"""Writes the texts of a vectors/ folder to a Milvus collection: all of them, or none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnsupportedError
 from retrievalkit_milvus.collection import BYTES_IN_A_REQUEST, PROPERTY, VectorIndex, partition_name, state
-from retrievalkit_milvus.layout import CONTENT, ID, MOST_BYTES, ROW, TEXT, VECTOR, WEIGHTS, WORDS, Layout, most_id_bytes
+from retrievalkit_milvus.layout import CONTENT, ID, MOST_BYTES, ROW, TEXT, VECTOR, WEIGHTS, WORDS, Layout, longest_id
 from retrievalkit_milvus.server import PATIENT_RETRIES, RETRIES, Connection, import_pymilvus, milvus_errors, reason
+
+_ROWS_IN_A_REQUEST = 2000
 
 
 @dataclass(frozen=True)
@@ -34,24 +36,24 @@ class Words:
 
     @property
     def identity(self) -> list[object]:
-        """The parts of a fingerprint of these words."""
+        """Parts of a fingerprint of the words."""
         return [open_corpus(self.source).fingerprint(), self.analyzer, self.k1, self.b]
 
     def of(self, ids: Iterable[str]) -> Iterator[str]:
-        """Title and text of each of these ids, which must be in corpus order.
+        """Yield title and text of each id; the ids must be in corpus order.
 
         Raises:
-            InputError: The corpus lacks a text, or has it in another position.
+            InputError: The corpus lacks a text, or has it at another position.
             UnsupportedError: A passage is too long for Milvus.
         """
         passages = iter(open_corpus(self.source))
         for text_id in ids:
-            # Both have the same order, so neither needs to be in memory as a whole.
+            # With the same order, neither needs to be in memory as a whole.
             passage = next((passage for passage in passages if passage.id == text_id), None)
             if passage is None:
                 msg = (
-                    f"the corpus '{self.source}' lacks the text '{text_id}', or has it in another position than the "
-                    f"vectors. Give the corpus that was encoded, in the same order, with the option texts."
+                    f"the corpus '{self.source}' lacks the text '{text_id}', or has it at another position than the "
+                    f"vectors. Set the option texts to the corpus that was encoded, in the same order."
                 )
                 raise InputError(msg)
             content = f"{passage.title} {passage.text}".strip()
@@ -68,7 +70,7 @@ def analyzer_json(text: str) -> str:
     """Convert an analyzer's name, such as standard or english, or Milvus's JSON, to JSON.
 
     Raises:
-        OptionError: The text is neither of these.
+        OptionError: The JSON is invalid.
     """
     if not text.lstrip().startswith("{"):
         return json.dumps({"type": text})
@@ -85,19 +87,17 @@ def write(
     layout: Layout,
     index: VectorIndex,
     *,
-    batch: int,
     replace: bool,
     words: Words | None = None,
 ) -> None:
-    """Write a vectors folder to a collection, renamed to its final name when complete and dropped on failure.
+    """Write a vectors folder to a collection, which gets its final name when it is complete, and is dropped on failure.
 
     Args:
         connection: The Milvus to write to.
         source: The vectors folder.
         layout: The contents of the collection.
         index: Configuration of the vector index.
-        batch: Rows per request.
-        replace: Replace a collection of the same name that has other contents.
+        replace: Replace a collection that has the same name but other contents.
         words: The texts whose words are searched; None = vectors and weights only.
 
     Raises:
@@ -117,43 +117,67 @@ def write(
                 f"--set collection=NAME, or replace it with --set replace=true."
             )
             raise InputError(msg)
-        partial, old = f"{name}_partial", f"{name}_replaced"
+        partial = f"{name}_partial"
         client.drop_collection(partial, retry_times=RETRIES)  # left by a killed build
         try:
-            properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
-            options = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
             indexes = _indexes(connection, layout, index, words)
-            client.create_collection(partial, **options)
-            if not connection.lite:
-                # Build the index on the empty collection first: writing may take hours, and would be wasted if the
-                # server then rejected the index parameters.
-                _make_index(connection, partial, indexes, index)
-                client.drop_collection(partial)
-                client.create_collection(partial, **options)
-            for number in range(layout.partitions):
-                client.create_partition(partial, partition_name(number))
-            size = max(1, min(batch, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
-            contents = None if words is None else words.of(source.ids)
-            for entities in layout.entities(source, size, contents):
-                partition = partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None
-                client.insert(partial, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
-            client.flush(partial, retry_times=PATIENT_RETRIES)
-            stored = int(client.get_collection_stats(partial, retry_times=RETRIES)["row_count"])
-            if stored != layout.rows:
-                msg = f"{connection.place} stored only {stored:,} of {layout.rows:,} rows. Index again."
-                raise RetrievalkitError(msg)  # noqa: TRY301 - the handler must also drop the collection
+            _create(connection, partial, source, layout, index, indexes)
+            _insert(connection, partial, source, layout, words)
             _make_index(connection, partial, indexes, index)
-            client.drop_collection(old)
-            if client.has_collection(name):
-                client.rename_collection(name, old)
-            client.rename_collection(partial, name)
-            client.drop_collection(old)
-            # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
-            client.load_collection(name, retry_times=PATIENT_RETRIES)
+            _rename(client, partial, name)
         except BaseException:
             with suppress(import_pymilvus().MilvusException):  # report the original error instead
                 client.drop_collection(partial, retry_times=RETRIES)
             raise
+
+
+def _create(
+    connection: Connection, name: str, source: VectorStore, layout: Layout, index: VectorIndex, indexes: Any
+) -> None:
+    """Create an empty collection with its partitions."""
+    client = connection.client
+    properties = {"properties": {PROPERTY: layout.fingerprint}} if connection.lite else {}
+    options = {"schema": _schema(layout, source), "consistency_level": "Strong", **properties}
+    client.create_collection(name, **options)
+    if not connection.lite:
+        # Build the index on the empty collection first: writing may take hours, and would be wasted if the server then
+        # rejected the index parameters.
+        _make_index(connection, name, indexes, index)
+        client.drop_collection(name)
+        client.create_collection(name, **options)
+    for number in range(layout.partitions):
+        client.create_partition(name, partition_name(number))
+
+
+def _insert(connection: Connection, name: str, source: VectorStore, layout: Layout, words: Words | None) -> None:
+    """Insert all rows.
+
+    Raises:
+        RetrievalkitError: Milvus did not store all rows.
+    """
+    client = connection.client
+    size = max(1, min(_ROWS_IN_A_REQUEST, BYTES_IN_A_REQUEST // (4 * max(1, layout.dim))))
+    contents = None if words is None else words.of(source.ids)
+    for entities in layout.entities(source, size, contents):
+        partition = partition_name(layout.partition_of(entities[0][TEXT])) if layout.partitions else None
+        client.insert(name, entities, partition_name=partition, retry_times=PATIENT_RETRIES)
+    client.flush(name, retry_times=PATIENT_RETRIES)
+    stored = int(client.get_collection_stats(name, retry_times=RETRIES)["row_count"])
+    if stored != layout.rows:
+        msg = f"{connection.place} stored only {stored:,} of {layout.rows:,} rows. Index again."
+        raise RetrievalkitError(msg)
+
+
+def _rename(client: Any, partial: str, name: str) -> None:
+    """Give a complete collection its final name, and drop the collection that had this name."""
+    old = f"{name}_replaced"
+    client.drop_collection(old)
+    if client.has_collection(name):
+        client.rename_collection(name, old)
+    client.rename_collection(partial, name)
+    client.drop_collection(old)
+    # Renaming unloads a collection of Milvus Lite, which builds an index when it is loaded.
+    client.load_collection(name, retry_times=PATIENT_RETRIES)
 
 
 def _schema(layout: Layout, source: VectorStore) -> Any:
@@ -163,7 +187,7 @@ def _schema(layout: Layout, source: VectorStore) -> Any:
     schema = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=description)
     schema.add_field(ROW, types.INT64, is_primary=True)
     schema.add_field(TEXT, types.INT64)
-    schema.add_field(ID, types.VARCHAR, max_length=most_id_bytes(source.ids))
+    schema.add_field(ID, types.VARCHAR, max_length=longest_id(source.ids))
     if layout.dim:
         schema.add_field(VECTOR, types.FLOAT_VECTOR, dim=layout.dim)
     if layout.vocabulary:

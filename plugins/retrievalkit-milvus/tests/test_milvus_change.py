@@ -1,8 +1,9 @@
-"""An index of Milvus Lite that is changed: what is found, and what it refuses."""
+"""Added and deleted texts in an index of Milvus Lite."""
 
 import numpy as np
 import pytest
 import torch
+from milvus_cases import assert_hits, draw
 
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import UnsupportedError
@@ -14,8 +15,8 @@ FORMS = [{"dim": 6}, {"vocabulary": 20}, {"dim": 6, "vocabulary": 20}, {"dim": 6
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: "+".join(form))
-def case(request, draw):
-    """Forty texts, of which the first thirty are indexed."""
+def case(request):
+    """Forty texts; `index` has the first thirty."""
     return draw(40, **request.param)
 
 
@@ -25,24 +26,24 @@ def index(case, store, tmp_path):
     return tmp_path / "index"
 
 
-def test_added_and_deleted_texts_are_found_as_by_brute_force(index, case, store, assert_found):
-    """One after the other, and by both in one command; a text that comes again takes the place of the old."""
+def test_a_changed_index_equals_brute_force(index, case, store):
+    """After adding, and after adding and deleting in one command; a text replaces the text with the same id."""
     change_index(index, add=store(case.part([*range(30, 36), 3])).folder)
-    held = [*(row for row in range(30) if row != 3), *range(30, 36), 3]
-    assert_found(open_index(index).indexer.search(case.queries, 9), case.part(held).expected(9))
-    gone = ["t0", "t7", "t33"]
-    change_index(index, add=store(case.part(range(36, 40))).folder, delete=gone)
-    held = [row for row in [*held, *range(36, 40)] if case.ids[row] not in gone]
-    opened, wanted = open_index(index).indexer, case.part(held)
+    rows = [*(row for row in range(30) if row != 3), *range(30, 36), 3]
+    assert_hits(open_index(index).indexer.search(case.queries, 9), case.part(rows).expected(9))
+    deleted = ["t0", "t7", "t33"]
+    change_index(index, add=store(case.part(range(36, 40))).folder, delete=deleted)
+    rows = [row for row in [*rows, *range(36, 40)] if case.ids[row] not in deleted]
+    opened, changed = open_index(index).indexer, case.part(rows)
     for k in (1, 9, 50):
-        assert_found(opened.search(case.queries, k), wanted.expected(k))
+        assert_hits(opened.search(case.queries, k), changed.expected(k))
     documents = [["t3", "t36", "t0"]] * len(case.queries)
     for scores in opened.scores(case.queries, documents):
         assert np.isnan(scores).tolist() == [False, False, True]
 
 
-def test_an_index_on_a_server_takes_no_texts_and_loses_those_that_are_deleted(draw, store, server, tmp_path):
-    """Its collection stays as it is."""
+def test_texts_can_be_deleted_from_an_index_on_a_server_but_not_added(store, server, tmp_path):
+    """Deleting does not change the collection."""
     case = draw(12, dim=6)
     build_index(store(case).folder, indexer="milvus", output=tmp_path / "index", options={"uri": server})
     more = store(draw(2, dim=6, seed=1)).folder

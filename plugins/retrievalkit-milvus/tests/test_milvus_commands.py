@@ -1,4 +1,4 @@
-"""A corpus encoded, indexed in a folder and on a server, searched and fused, as by exact indexes."""
+"""A corpus is encoded, indexed in a folder and on a server, searched and fused, like with exact indexes."""
 
 import pytest
 
@@ -9,8 +9,8 @@ QUERIES = ["what is the capital of Peru", "which currency do people use in Austr
 
 
 @pytest.mark.parametrize("pooler", ["mean", "colbert"])
-def test_milvus_finds_what_flat_finds(pooler, tiny_model, tiny_collection, server, tmp_path):
-    """By itself, and in a sum with another index, for whose hits it computes the scores that it did not find."""
+def test_milvus_returns_the_hits_of_flat(pooler, tiny_model, tiny_collection, server, tmp_path):
+    """By itself, and fused with another index, for whose hits it computes missing scores."""
 
     def build(name, indexer, **options):
         places = (tiny_collection.corpus, tiny_model, tmp_path / name)

@@ -1,22 +1,24 @@
-"""Indexes in folders and on servers: moved, replaced, failed builds, servers that are gone, mistakes."""
+"""Indexes in folders and on servers: moving, replacing, failed builds, unreachable servers, mistakes."""
 
 import logging
 import sys
 import time
 
 import pytest
+from milvus_cases import assert_hits, draw, opened, serving
 from pymilvus import MilvusClient
 from retrievalkit_milvus import layout
 from retrievalkit_milvus import server as connections
 from retrievalkit_milvus.indexer import Milvus
 
+from retrievalkit import registry
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError, RetrievalkitError
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def case(draw):
+def case():
     return draw(30, dim=6, m=3, varied=True, vocabulary=20)
 
 
@@ -32,7 +34,7 @@ def client(server):
     client.close()
 
 
-def test_searching_changes_nothing(folder, opened, case):
+def test_searching_changes_no_file(folder, case):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     index = opened(folder)
     index.search(case.queries, 3)
@@ -43,7 +45,7 @@ def test_searching_changes_nothing(folder, opened, case):
     assert not view.exists()
 
 
-def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
+def test_nothing_is_printed_or_logged(folder, case, capfd, caplog):
     with caplog.at_level(logging.DEBUG):
         index = opened(folder)
         index.search(case.queries, 3)
@@ -51,26 +53,26 @@ def test_nothing_on_the_terminal(folder, opened, case, capfd, caplog):
         with pytest.raises(RetrievalkitError, match="does not exist"):
             index.search(case.queries, 3)
         with pytest.raises(InputError):
-            Milvus(uri=NOBODY).open(folder)
+            Milvus(uri=UNREACHABLE).open(folder)
     assert capfd.readouterr() == ("", "")
     assert not [record for record in caplog.records if "milvus" in record.name.lower()]
 
 
-def test_from_a_folder_to_a_server(build, opened, assert_found, case, server):
+def test_an_index_moves_from_a_folder_to_a_server(build, case, server):
     folder, moved = build(case), build(case, uri=server)
     assert {path.name for path in moved.iterdir()} == {"ids.txt", "milvus.json", "offsets.npy"}
-    assert_found(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
-    assert_found(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
+    assert_hits(opened(moved, uri=server).search(case.queries, 9), case.expected(9))
+    assert_hits(opened(folder, uri=server).search(case.queries, 9), case.expected(9))
     with pytest.raises(ArtifactError, match="refers to a Milvus server"):
         opened(moved)
 
 
-def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, opened, assert_found):
-    """A collection with the same contents is used as it is; one with others is refused unless it is to be replaced."""
+def test_existing_collections_are_reused_or_refused(build, client, server, store, tmp_path):
+    """With the same contents a collection is reused; with other contents it needs the option `replace`."""
     case, other = draw(12, dim=4, seed=21), draw(14, dim=4, seed=22)
     options = {"uri": server, "collection": "kept"}
     build(case, **options)
-    # Other programs can search it too.
+    # Other programs can search the collection too.
     (hits,) = client.search("kept", [case.queries.vectors[0, 0].tolist()], limit=3, output_fields=["id"])
     assert [hit["entity"]["id"] for hit in hits] == case.expected(3)[0][0]
     inserted = client.get_collection_stats("kept")
@@ -79,9 +81,9 @@ def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, ope
     with pytest.raises(InputError, match=r"'kept' with other contents.*--set replace=true"):
         Milvus(**options).build(store(other), tmp_path)
     assert not list(tmp_path.iterdir())
-    assert_found(opened(again, **options).search(case.queries, 5), case.expected(5))
+    assert_hits(opened(again, **options).search(case.queries, 5), case.expected(5))
     replaced = build(other, **options, replace=True)
-    assert_found(opened(replaced, **options).search(other.queries, 5), other.expected(5))
+    assert_hits(opened(replaced, **options).search(other.queries, 5), other.expected(5))
     with pytest.raises(ArtifactError, match=r"has 14 rows of '.*', instead of 12"):
         opened(again, **options)
     client.drop_collection("kept")
@@ -89,8 +91,8 @@ def test_what_is_there_is_kept(build, client, server, draw, store, tmp_path, ope
         opened(again, **options)
 
 
-def test_nothing_is_left_of_a_build_that_fails(client, server, draw, store, tmp_path, monkeypatch):
-    """Neither a collection nor a file; and what a killed build has left is no obstacle."""
+def test_a_failed_build_leaves_nothing(client, server, store, tmp_path, monkeypatch):
+    """Neither a collection nor a file; and a later build removes the collection of a killed build."""
     case = draw(12, dim=4, seed=23)
     before = set(client.list_collections())
 
@@ -109,14 +111,14 @@ def test_nothing_is_left_of_a_build_that_fails(client, server, draw, store, tmp_
     assert set(client.list_collections()) - before == {"failed"}
 
 
-def test_an_index_that_milvus_does_not_make(server, draw, store, tmp_path):
+def test_unknown_index_types_are_refused(server, store, tmp_path):
     for options in ({}, {"uri": server}):
         with pytest.raises(OptionError, match=r"an index of the type 'FLATTER'.*FLATTER"):
             Milvus(index_type="flatter", **options).build(store(draw(5, dim=4)), tmp_path)
 
 
-@pytest.mark.parametrize("uri", [NOBODY, "https://127.0.0.1:9"])
-def test_nobody_answers(folder, store, case, tmp_path, uri):
+@pytest.mark.parametrize("uri", [UNREACHABLE, "https://127.0.0.1:9"])
+def test_an_unreachable_server_is_reported(folder, store, case, tmp_path, uri):
     started = time.monotonic()
     with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'.*MILVUS_TOKEN") as caught:
         Milvus(uri=uri, timeout=2).build(store(case), tmp_path)
@@ -127,8 +129,8 @@ def test_nobody_answers(folder, store, case, tmp_path, uri):
     assert time.monotonic() - started < 120
 
 
-def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
-    """When a server dies between two searches, the second says so after a few seconds."""
+def test_a_server_that_stops_is_reported(build, tmp_path):
+    """By the next search, after some seconds."""
     case = draw(12, dim=4)
     with serving(tmp_path / "server") as (uri, process):
         index = opened(build(case, uri=uri), uri=uri)
@@ -141,7 +143,7 @@ def test_a_server_that_goes_away(serving, draw, build, opened, tmp_path):
         assert time.monotonic() - started < 120
 
 
-def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
+def test_the_token_is_sent_and_never_written(monkeypatch, server, build):
     sent = []
     real = connections._client
     monkeypatch.setattr(connections, "_client", lambda uri, **options: sent.append(options) or real(uri, **options))
@@ -160,8 +162,8 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
         ({"collection": "a-b"}, "letters, digits and underscores"),
         ({"parameters": "M"}, "NAME=VALUE"),
         ({"index_type": "HNSW", "parameters": "M=1"}, "from 2 to 2048"),
-        ({"candidates": 0}, "'candidates' of indexer 'milvus' is 0"),
-        ({"partitions": 2000}, "from 0 to 1024"),
+        ({"candidates": 0}, "'candidates' of indexer 'milvus' cannot be 0"),
+        ({"partitions": 2000}, "less than or equal to 1024"),
         ({"search_partitions": "one"}, "must be numbers with commas"),
         ({"hybrid": "sum"}, "rrf, rrf:K or weighted:W,W"),
         ({"hybrid": "rrf:0"}, "rrf, rrf:K or weighted:W,W"),
@@ -170,13 +172,13 @@ def test_the_token_is_sent_and_never_written(monkeypatch, server, build, draw):
         ({"consistency": "bounded"}, "Milvus Lite.* has no option 'consistency'"),
     ],
 )
-def test_options_that_cannot_be(options, problem):
+def test_invalid_options_are_refused(options, problem):
     with pytest.raises(OptionError, match=problem):
-        Milvus(**options)
+        registry.create("indexer", "milvus", **options)
 
 
 @pytest.mark.parametrize("package", ["pymilvus", "milvus_lite.adapter.grpc.server"])
-def test_without_milvus(folder, monkeypatch, package):
+def test_missing_packages_are_named(folder, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=f"pip install '?{package.split('.')[0].replace('_', '-')}"):
         Milvus().open(folder)

@@ -1,4 +1,4 @@
-"""Servers at scale: partitions, consistency, certificates, deadlines."""
+"""Options of servers: partitions, consistency, certificates, timeouts."""
 
 import contextlib
 import os
@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from milvus_cases import assert_hits, draw, opened, serving
 from retrievalkit_milvus.indexer import Milvus
 
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError
@@ -18,24 +19,23 @@ from retrievalkit.errors import InputError, OptionError, RetrievalkitError
 
 @pytest.mark.parametrize("form", [{"dim": 6}, {"dim": 6, "m": 3, "varied": True, "query_vectors": 2}])
 @pytest.mark.parametrize("where", ["folder", "server"])
-def test_partitions_hold_ranges_of_the_texts(draw, build, opened, assert_found, server, form, where):
-    """All of them are searched as one, and some of them as if there were no others."""
+def test_partitions_are_searched_together_or_separately(build, server, form, where):
     case, place = draw(23, **form, seed=30), {"uri": server} if where == "server" else {}
     folder = build(case, partitions=4, shards=2, **place)
-    assert_found(opened(folder, **place).search(case.queries, 23), case.expected(23))
+    assert_hits(opened(folder, **place).search(case.queries, 23), case.expected(23))
     rows = [row for row in range(23) if row * 4 // 23 in (0, 2, 3)]
     index = opened(folder, search_partitions="0,2-3", **place)
     for k in (1, 5, 23):
-        assert_found(index.search(case.queries, k), case.part(rows).expected(k))
+        assert_hits(index.search(case.queries, k), case.part(rows).expected(k))
 
 
-def test_partitions_that_are_not_there_are_refused(draw, build, opened):
+def test_missing_partitions_are_refused(build):
     with pytest.raises(OptionError, match="names 3, but the index has partitions 0 to 2"):
         opened(build(draw(9, dim=2), partitions=3), search_partitions="1,3")
 
 
 @pytest.mark.skipif("RKIT_TEST_MILVUS" in os.environ, reason="a server has all levels of consistency")
-def test_milvus_lite_at_an_address_refuses_what_only_a_server_has(draw, store, server, tmp_path):
+def test_milvus_lite_at_an_address_refuses_consistency(store, server, tmp_path):
     with pytest.raises(OptionError, match=f"Milvus at '{server}' is Milvus Lite, which has no option 'consistency'"):
         Milvus(uri=server, consistency="bounded").build(store(draw(3, dim=2)), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -43,19 +43,19 @@ def test_milvus_lite_at_an_address_refuses_what_only_a_server_has(draw, store, s
 
 @pytest.mark.skipif("RKIT_TEST_MILVUS" not in os.environ, reason="Milvus Lite has one level of consistency")
 @pytest.mark.parametrize("consistency", ["bounded", "eventually"])
-def test_weaker_consistency_finds_what_is_old_enough(draw, build, opened, assert_found, server, consistency):
-    """A collection that is not written to gives the same hits at each level, some seconds later."""
+def test_weaker_consistency_returns_old_rows(build, server, consistency):
+    """Some seconds after the last write, each level returns the same hits."""
     case = draw(20, dim=4, seed=31)
     folder = build(case, uri=server)
     time.sleep(3 if consistency == "bounded" else 6)
-    assert_found(opened(folder, uri=server, consistency=consistency).search(case.queries, 5), case.expected(5))
+    assert_hits(opened(folder, uri=server, consistency=consistency).search(case.queries, 5), case.expected(5))
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """A certificate of "localhost" by an authority of our own, and another for a client."""
+    """Certificates of "localhost" and of a client, signed by a test authority."""
     if not shutil.which("openssl"):
-        pytest.skip("makes certificates with openssl")
+        pytest.skip("openssl is not installed")
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*words):
@@ -72,12 +72,12 @@ def certificates(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def encrypted(server, folder, *, asks_for_clients=False):
-    """Https in front of a server: yields the address."""
+def encrypted(server, folder, *, client_certificates=False):
+    """Run an https proxy in front of a server; yields its address."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     context.set_alpn_protocols(["h2"])
-    context.verify_mode = ssl.CERT_REQUIRED if asks_for_clients else ssl.CERT_NONE
+    context.verify_mode = ssl.CERT_REQUIRED if client_certificates else ssl.CERT_NONE
     host, port = server.removeprefix("http://").split(":")
 
     def pump(source, target):
@@ -109,26 +109,24 @@ def encrypted(server, folder, *, asks_for_clients=False):
         yield f"https://localhost:{listener.getsockname()[1]}"
 
 
-def test_over_https_with_the_certificate_of_an_authority(
-    certificates, draw, build, opened, assert_found, server, monkeypatch
-):
+def test_https_with_the_certificate_of_an_authority(certificates, build, server, monkeypatch):
     case = draw(10, dim=4, seed=37)
     with encrypted(server, certificates) as uri:
         with pytest.raises(InputError, match=f"no Milvus answers at '{uri}'"):
             build(case, uri=uri, timeout=2)
         monkeypatch.setenv("MILVUS_CA_CERT", str(certificates / "ca.pem"))
         monkeypatch.setenv("MILVUS_TOKEN", "root:Milvus")
-        assert_found(opened(build(case, uri=uri), uri=uri).search(case.queries, 5), case.expected(5))
-        # The certificate may have another name.
+        assert_hits(opened(build(case, uri=uri), uri=uri).search(case.queries, 5), case.expected(5))
+        # The name in the certificate may differ from the address.
         monkeypatch.setenv("MILVUS_SERVER_CERT", str(certificates / "ca.pem"))
         monkeypatch.setenv("MILVUS_SERVER_NAME", "milvus.test")
         build(draw(5, dim=2, seed=39), uri=uri.replace("localhost", "127.0.0.1"))
 
 
-def test_a_server_that_asks_for_a_certificate_gets_the_clients(certificates, draw, build, server, monkeypatch):
+def test_https_with_client_certificates(certificates, build, server, monkeypatch):
     case = draw(10, dim=4, seed=38)
     monkeypatch.setenv("MILVUS_CA_CERT", str(certificates / "ca.pem"))
-    with encrypted(server, certificates, asks_for_clients=True) as uri:
+    with encrypted(server, certificates, client_certificates=True) as uri:
         with pytest.raises(InputError, match="no Milvus answers"):
             build(case, uri=uri, timeout=2)
         monkeypatch.setenv("MILVUS_CLIENT_CERT", str(certificates / "client.pem"))
@@ -142,8 +140,7 @@ def test_a_server_that_asks_for_a_certificate_gets_the_clients(certificates, dra
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_answer(serving, draw, build, opened, tmp_path):
-    """A search ends at its deadline."""
+def test_a_search_times_out(build, tmp_path):
     case = draw(12, dim=4)
     with serving(tmp_path / "server") as (uri, process):
         index = opened(build(case, uri=uri), uri=uri, search_timeout=2)

@@ -1,4 +1,4 @@
-"""The token goes to addresses that the user gave, and never unencrypted beyond the machine."""
+"""The token is sent only to addresses that the user set, and unencrypted only to this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = "root:s3cret"
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The addresses that a client is made for, and the token that each would get."""
+    """The address and token of each client."""
     sent = []
 
     def client(uri, *, token, timeout, **options):
@@ -36,15 +36,15 @@ def connect(uri, **options):
 
 TOKEN = {"MILVUS_TOKEN": SECRET}
 CONNECTIONS = [
-    # An address that only a file names gets no token, and without one only if it is of this machine.
+    # An address from a file gets no token, and is only used without a token if it is on this machine.
     *((uri, False, TOKEN, f"MILVUS_URI={uri}") for uri in (FAR, SAFE, NEAR)),
     (SAFE, False, {**TOKEN, "MILVUS_URI": NEAR}, "comes from a manifest or a recipe"),
     (SAFE, False, {}, "would receive the queries or vectors"),
     (NEAR, False, {}, None),
-    # One that the user gave does, by an option or by the variable beside the token's.
+    # An address from the user gets the token: set by an option, or by MILVUS_URI.
     (SAFE, True, TOKEN, None),
     (SAFE, False, {**TOKEN, "MILVUS_URI": f"{SAFE}/"}, None),
-    # The token leaves the machine encrypted or not at all, unless the user allows it.
+    # The token leaves the machine only encrypted, unless the user allows otherwise.
     (FAR, True, TOKEN, "unencrypted. Use an https address"),
     (FAR.replace("http", "tcp"), True, TOKEN, "unencrypted"),
     ("http://127.0.0.1.evil.invalid", True, TOKEN, "unencrypted"),
@@ -55,7 +55,7 @@ CONNECTIONS = [
 
 
 @pytest.mark.parametrize(("uri", "confirmed", "environment", "refusal"), CONNECTIONS)
-def test_the_token_goes_to_addresses_of_the_user_alone(uri, confirmed, environment, refusal, sent, monkeypatch):
+def test_the_token_is_sent_only_to_addresses_of_the_user(uri, confirmed, environment, refusal, sent, monkeypatch):
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     message = connect(uri, confirmed=confirmed)
@@ -63,7 +63,7 @@ def test_the_token_goes_to_addresses_of_the_user_alone(uri, confirmed, environme
     assert sent == ([(uri, environment.get("MILVUS_TOKEN", ""))] if refusal is None else [])
 
 
-def test_a_token_in_a_file(sent, monkeypatch, tmp_path):
+def test_the_token_may_be_in_a_file(sent, monkeypatch, tmp_path):
     path = tmp_path / "token"
     monkeypatch.setenv("MILVUS_TOKEN_FILE", str(path))
     assert f"MILVUS_TOKEN_FILE names '{path}', which cannot be read" in connect(NEAR)
@@ -77,13 +77,13 @@ def test_a_token_in_a_file(sent, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "from_file"), [({}, True), ({"search_parameters": "ef=9"}, True), ({"uri": SAFE}, False)]
 )
-def test_an_index_is_opened_knowing_what_its_manifest_alone_says(options, from_file, tmp_path, monkeypatch):
-    """Only what `--set` gives is the user's."""
-    seen = []
-    monkeypatch.setattr(Milvus, "open", lambda self, folder: seen.append(self.from_files))
-    made_by = {"name": "milvus", "options": {"uri": SAFE, "search_parameters": ""}, "distribution": "x", "version": "1"}
+def test_opened_indexers_record_which_options_are_from_the_manifest(options, from_file, tmp_path, monkeypatch):
+    """Options that `--set` repeats are the user's."""
+    recorded = []
+    monkeypatch.setattr(Milvus, "open", lambda self, folder: recorded.append(self.from_files))
+    indexer = {"name": "milvus", "options": {"uri": SAFE, "search_parameters": ""}, "distribution": "x", "version": "1"}
     monkeypatch.setattr(
-        "retrievalkit.storage.read_manifest", lambda *_: {"indexer": made_by, "inputs": {}, "files": {}}
+        "retrievalkit.storage.read_manifest", lambda *_: {"indexer": indexer, "inputs": {}, "files": {}}
     )
     open_index(tmp_path, options=options)
-    assert ("uri" in seen[0]) == from_file
+    assert ("uri" in recorded[0]) == from_file

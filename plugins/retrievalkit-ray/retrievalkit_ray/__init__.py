@@ -2,9 +2,9 @@
 
     rkit encode CHECKPOINT corpus.jsonl --ray auto --output vectors
 
-The command's machine reads and writes the files, so input and output need not be visible from other machines; whatever
-the workers load (a model) must be at the same path on each. If a worker or machine is lost, others repeat its current
-work; workers are added as the cluster grows.
+The command's machine reads and writes the files, so other machines need no access to input and output; models that the
+workers load must be at the same path on each machine. If a worker or machine is lost, others repeat its current work.
+Workers are added as the cluster grows.
 """
 
 from __future__ import annotations

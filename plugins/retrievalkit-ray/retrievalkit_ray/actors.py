@@ -1,6 +1,6 @@
-"""Long-lived workers of a Ray cluster, which open their state once and answer repeatedly.
+"""Long-lived workers of a Ray cluster, which open their state once and then answer requests.
 
-Ray restarts a lost worker if there is room. Until then, the other workers do its part.
+Ray restarts a lost worker if the cluster has room. Until then, other workers answer its requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retrievalkit.reporting.notices import join
 from retrievalkit_ray.workers import connect, room
 
 _FIRST_SECONDS = 60.0
-"""Seconds to wait for room for a worker, and for an answering worker after all were lost."""
+"""Seconds to wait for the first worker, and for any worker after all were lost."""
 
 _OTHERS_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
 
@@ -26,8 +26,8 @@ class Actors:
     """The workers of a cluster.
 
     Args:
-        make: Called once in each worker, on the first request; returns the function that answers.
-        options: The cluster and its resources.
+        make: Returns the function that answers requests; called once in each worker, at its first request.
+        options: The cluster and the resources of a worker.
 
     Raises:
         InputError: The cluster does not exist, or has no room.
@@ -42,7 +42,7 @@ class Actors:
         self._growing = threading.Lock()
 
     def grow(self, wanted: int) -> int:
-        """Start workers up to the requested number; returns their number, at least one.
+        """Start workers up to a number; returns the actual number, at least 1.
 
         Raises:
             InputError: Other work occupies the whole cluster.
@@ -71,7 +71,7 @@ class Actors:
             return len(self._actors)
 
     def __call__(self, items: Mapping[int, Any]) -> dict[int, Any]:
-        """Answer items, each by the worker with its number if that is available, or else by another worker.
+        """Answer items, each by the worker with its number, or by another worker if that is lost.
 
         Raises:
             RetrievalkitError: No worker is available.
@@ -79,12 +79,12 @@ class Actors:
         """
         answers: dict[int, Any] = {}
         waited = 0.0
-        while lacking := {number: item for number, item in items.items() if number not in answers}:
+        while open_items := {number: item for number, item in items.items() if number not in answers}:
             available = [place for place in range(len(self._actors)) if self._is_available(place)]
             if available:
-                places = {number: number % len(self._actors) for number in lacking}
+                places = {number: number % len(self._actors) for number in open_items}
                 places |= {n: available[n % len(available)] for n, place in places.items() if place not in available}
-                answers |= _results({number: self._actors[place] for number, place in places.items()}, lacking)
+                answers |= _results({number: self._actors[place] for number, place in places.items()}, open_items)
                 self._lost |= {place: None for number, place in places.items() if number not in answers}
             elif waited < _FIRST_SECONDS:
                 time.sleep(_PAUSE_SECONDS)
@@ -95,7 +95,7 @@ class Actors:
         return answers
 
     def _is_available(self, place: int) -> bool:
-        """True if a worker is believed to be available; a lost worker is polled now and then, without waiting."""
+        """True if a worker is not lost, or is running again; checks a lost worker without waiting."""
         import ray
         from ray.exceptions import RayActorError
 
@@ -122,7 +122,7 @@ class Actors:
 
 
 def _results(actors: Mapping[int, Any], items: Mapping[int, Any]) -> dict[int, Any]:
-    """The answers of available workers."""
+    """Collect the answers of workers, except of lost workers."""
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
 

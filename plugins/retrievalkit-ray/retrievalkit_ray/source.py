@@ -1,4 +1,4 @@
-"""Streams the items of an iterable through Ray Data to the workers."""
+"""Items and results in Ray Data's tables, with the errors of workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMN = "packed"
 
 
 class Items(Datasource):
-    """A data source with one block per item, read sequentially by a single task.
+    """A data source with one block per item, which a single task reads in order.
 
     Args:
         items: Returns the items.
@@ -36,30 +36,30 @@ class Items(Datasource):
         return None
 
     def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:  # noqa: ARG002 - Ray's signature
-        """The single read task."""
-        nothing_known = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-        return [ReadTask(self._read, nothing_known)]
+        """Return the single read task."""
+        unknown = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(self._read, unknown)]
 
     def _read(self) -> Iterator[pa.Table]:
-        # File names are relative to the folder in which the command runs.
+        # Relative file names start at the command's folder.
         os.chdir(self._folder)
         try:
             for item in self._items():
                 yield packed(item)
-        except Exception as error:  # noqa: BLE001 - handed to the command, which raises it
+        except Exception as error:  # noqa: BLE001 - the command raises it
             yield packed(Failure.of(error))
 
 
 @dataclass
 class Failure:
-    """An error of a function, to be raised in the command."""
+    """An error in a worker, which the command raises."""
 
     error: Exception
     trace: str
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Wrap an exception being handled."""
+        """Wrap the exception that is being handled."""
         trace = traceback.format_exc()
         try:
             pickle.loads(pickle.dumps(error))
@@ -69,11 +69,11 @@ class Failure:
 
 
 class Worker:
-    """Applies a worker's function to its items.
+    """Applies a function to items.
 
     Args:
-        make: Returns the function.
-        threads: Number of threads to compute with.
+        make: Returns the function; called at the first item.
+        threads: Number of threads of torch.
     """
 
     def __init__(self, make: Callable[[], Callable[[Any], Any]], threads: int) -> None:
@@ -82,7 +82,7 @@ class Worker:
         self._function: Callable[[Any], Any] | None = None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """The result for the item of a table with a single row."""
+        """Compute the result for the item in a table of one row."""
         item = unpacked(table)[0]
         if isinstance(item, Failure):
             return packed(item)
@@ -90,7 +90,7 @@ class Worker:
             with gathered() as notes:
                 result = self._apply(item)
             return packed((result, notes))
-        except Exception as error:  # noqa: BLE001 - handed to the command, which raises it
+        except Exception as error:  # noqa: BLE001 - the command raises it
             return packed(Failure.of(error))
 
     def _apply(self, item: Any) -> Any:
@@ -108,5 +108,5 @@ def packed(value: Any) -> pa.Table:
 
 
 def unpacked(table: pa.Table) -> list[Any]:
-    """The values of a table's rows."""
+    """Return the values of a table's rows."""
     return [pickle.loads(cell.as_py()) for cell in table[COLUMN]]

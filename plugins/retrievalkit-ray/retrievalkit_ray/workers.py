@@ -43,7 +43,7 @@ class RayWorkers(contracts.Workers):
         ordered: bool = True,
         here: Callable[[Item], Result] | None = None,
     ) -> Iterator[Result]:
-        """Stream the items through Ray Data; the process of the command only reads and writes."""
+        """Stream the items through Ray Data; the command's process only reads and writes."""
         del here
         with connected(self.options.ray):
             from retrievalkit_ray.source import Failure, unpacked
@@ -85,18 +85,18 @@ class RayTasks:
         self.slots = options.workers or _MOST_WORKERS
         self.lost: tuple[type[BaseException], ...] = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
         self._cpus = options.worker_cpus
-        # The caller repeats lost work; it could not see Ray's own retries.
+        # The caller repeats lost work, and would not notice Ray's retries.
         self._run = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(function)
         self._refs: list[Any] = []
 
     def submit(self, item: Any) -> Future[Any]:
-        """Call the function as soon as a machine has room."""
+        """Call the function when a machine has room."""
         self._refs.append(self._run.remote(item, self._cpus))
         future: Future[Any] = self._refs[-1].future()
         return future
 
     def stop(self, patience: float) -> None:
-        """End all calls, and wait until they have ended."""
+        """Cancel all calls, and wait for their end."""
         import ray
 
         for ref in self._refs:
@@ -123,7 +123,7 @@ def _data(
     context.execution_options.preserve_order = ordered
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # An item is a shard: it must not wait to be merged into a larger block.
+    # An item is a shard, and must not wait for others to form a larger block.
     context.target_max_block_size = context.target_min_block_size = 1
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
     return ray.data.read_datasource(Items(items), override_num_blocks=1, num_cpus=0, label_selector=here).map_batches(
@@ -181,14 +181,14 @@ def connect(address: str) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Check immediately whether anything answers; Ray itself takes minutes for this."""
+    """Raise an OSError immediately if nothing answers at the address; Ray would take minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
 
 
 def room(options: ClusterOptions) -> tuple[float, int]:
-    """The GPUs of a worker, and the maximum number of workers on the cluster, regardless of its current load.
+    """Return the GPUs of a worker, and the maximum number of workers on the cluster, regardless of its load.
 
     Raises:
         InputError: The cluster cannot hold a single worker.

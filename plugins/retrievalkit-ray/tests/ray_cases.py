@@ -1,4 +1,4 @@
-"""Work on a real Ray cluster of several nodes on this machine: the same results as of one process, whatever is lost."""
+"""Work on a Ray cluster of several nodes on this machine: results equal those of one process, after node losses too."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from retrievalkit.search import pair_scoring, searcher
 from retrievalkit.storage import partial_folder, write_folder, write_manifest
 from sharded import KINDS, asked, assert_same, write
 
-# Ray warns of its own settings whenever it copies them.
+# Ray warns of its own settings when it copies them.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head without room for workers, and two nodes with room for one each."""
+    """A head without room for workers, and two nodes with room for one worker each."""
     cluster = cluster_utils.Cluster(
         initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 200 << 20}
     )
@@ -50,7 +50,7 @@ def cluster():
 
 @pytest.fixture
 def many(tiny_collection, tmp_path):
-    """A corpus of some thousand passages."""
+    """A corpus of 3,000 passages."""
     rows = list(map(json.loads, tiny_collection.corpus.read_text(encoding="utf-8").splitlines()))
     path = tmp_path / "corpus.jsonl"
     with path.open("w", encoding="utf-8") as stream:
@@ -69,7 +69,7 @@ def on(cluster, **options):
     return ClusterOptions(ray=cluster.address, **options)
 
 
-def test_a_cluster_writes_what_one_process_writes_though_a_node_is_lost(cluster, tiny_model, many, tmp_path):
+def test_a_cluster_writes_the_same_vectors_after_losing_a_node(cluster, tiny_model, many, tmp_path):
     options = EncodingOptions(shard_texts=64)
     encode(tiny_model, many, side="document", output=tmp_path / "one", options=options)
     staging, lost = partial_folder(tmp_path / "cluster"), []
@@ -90,7 +90,7 @@ def test_a_cluster_writes_what_one_process_writes_though_a_node_is_lost(cluster,
     assert differing(tmp_path / "one", tmp_path / "cluster") == []
 
 
-def test_a_killed_command_goes_on_after_the_shards_it_has_written(cluster, tiny_model, many, tmp_path):
+def test_a_killed_command_continues_after_its_last_shard(cluster, tiny_model, many, tmp_path):
     options = EncodingOptions(shard_texts=64)
     output = tmp_path / "cluster"
     script = f"""
@@ -115,7 +115,7 @@ encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!
     assert differing(tmp_path / "one", output) == []
 
 
-def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collection, tmp_path, monkeypatch):
+def test_re_ranking_writes_the_same_run(cluster, tiny_model, tiny_collection, tmp_path, monkeypatch):
     model = CrossEncoder.create(tiny_model, seed=1)
     with write_folder(tmp_path / "reranker") as staging:
         model.save(staging)
@@ -135,8 +135,8 @@ def test_a_run_is_reranked_as_by_one_process(cluster, tiny_model, tiny_collectio
     assert (tmp_path / "cluster.trec").read_bytes() == (tmp_path / "one.trec").read_bytes()
 
 
-def test_shards_are_built_and_searched_as_one_index_though_a_node_is_lost(cluster, tmp_path):
-    """To the last bit, of every kind; whoever is left opens the shards of the lost node."""
+def test_shards_are_searched_as_one_index_after_losing_a_node(cluster, tmp_path):
+    """With equal scores, for every kind of index; the remaining worker opens the shards of the lost node."""
     opened = {}
     for kind in ("flat", "flat, late interaction", "faiss", "sparse", "dense_sparse"):
         name, m, weighted, of_query = KINDS[kind]
@@ -156,7 +156,7 @@ def test_shards_are_built_and_searched_as_one_index_though_a_node_is_lost(cluste
     ray.shutdown()
 
 
-def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, tiny_model, many, tmp_path, monkeypatch):
+def test_mining_writes_the_same_examples_after_losing_a_node(cluster, tiny_model, many, tmp_path, monkeypatch):
     passages = list(open_corpus(many))
     rows = [
         Example(f"q{row}", passage.text[:60] + str(row), (passage.id,), ())
@@ -182,7 +182,7 @@ def test_mining_writes_what_one_process_writes_though_a_node_is_lost(cluster, ti
     assert first.report == other.report
 
 
-def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):
+def test_results_are_in_order(cluster):
     def numbers():
         for number in range(200):
             yield number, bytes(1 << 20)
@@ -197,13 +197,13 @@ def test_items_are_read_ahead_only_so_far_and_results_are_in_order(cluster):
     assert list(spread_map(make, numbers, on(cluster))) == list(range(200))
 
 
-def test_errors_of_workers_and_of_items_are_the_commands_own(cluster):
+def test_the_command_raises_errors_of_workers_and_of_items(cluster):
     def wrong_items():
         yield 1
-        message = "line 7 is no JSON"
+        message = "line 7 is not JSON"
         raise DataError(message, file="corpus.jsonl", line=7)
 
-    with pytest.raises(DataError, match=r"corpus\.jsonl:7: line 7 is no JSON"):
+    with pytest.raises(DataError, match=r"corpus\.jsonl:7: line 7 is not JSON"):
         list(spread_map(lambda: lambda item: item, wrong_items, on(cluster)))
 
     def refuse(item):
@@ -214,11 +214,11 @@ def test_errors_of_workers_and_of_items_are_the_commands_own(cluster):
     assert "in refuse" in raised.value.__notes__[0]
 
 
-def test_what_no_machine_has_room_for_is_refused(cluster):
+def test_workers_larger_than_any_machine_are_refused(cluster):
     with pytest.raises(InputError, match=r"a worker has 64 CPUs .*, but the largest machine of the cluster 1 "):
         list(spread_map(lambda: str, lambda: iter([5]), on(cluster, worker_cpus=64)))
 
 
-def test_an_address_where_nothing_answers_is_refused():
+def test_an_address_without_a_cluster_is_refused():
     with pytest.raises(InputError, match=r"No Ray cluster answers at '127\.0\.0\.1:1'"):
         list(spread_map(lambda: str, lambda: iter([5]), ClusterOptions(ray="127.0.0.1:1")))

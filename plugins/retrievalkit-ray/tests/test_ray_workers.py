@@ -1,4 +1,4 @@
-"""The tests of a real Ray cluster, in a process of their own: Ray leaves threads and handlers of signals behind."""
+"""Runs the tests on a Ray cluster in a subprocess, because Ray leaves threads and signal handlers behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ import pytest
 @pytest.mark.slow
 def test_on_a_cluster_of_two_nodes():
     cases = Path(__file__).with_name("ray_cases.py")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
-    done = subprocess.run(words, cwd=cases.parents[3], capture_output=True, text=True, check=False, timeout=900)
-    assert done.returncode == 0, done.stdout[-4000:]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
+    process = subprocess.run(command, cwd=cases.parents[3], capture_output=True, text=True, check=False, timeout=900)
+    assert process.returncode == 0, process.stdout[-4000:]

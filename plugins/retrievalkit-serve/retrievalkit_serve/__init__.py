@@ -1,7 +1,7 @@
 """Search over HTTP, on a web page, and for language model agents: `rkit serve`.
 
-A request becomes a task. Tasks that can share a batch are answered together, by the same programs as on the command
-line (`batching`, `collection`).
+Each request becomes a task. Equal tasks share a batch, which runs the same code as the command line (`batching`,
+`tasks`).
 """
 
 from __future__ import annotations

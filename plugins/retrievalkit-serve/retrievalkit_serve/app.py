@@ -17,7 +17,7 @@ import retrievalkit as rk
 from retrievalkit.contracts.commands import names, printable
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit_serve import forms, page
-from retrievalkit_serve.failures import Json, RefusedError, failure, misread
+from retrievalkit_serve.failures import Json, RefusedError, failure, invalid_request
 from retrievalkit_serve.guards import RELOAD, Guards
 from retrievalkit_serve.mcp import AgentServer
 from retrievalkit_serve.metrics import MEDIA_TYPE
@@ -53,10 +53,10 @@ def create_app(service: Service) -> FastAPI:
         assert isinstance(route, Route)
         route.methods = {"POST"}  # GET would hold a stream open, and there is nothing to stream
         app.router.routes.append(route)
-    app.add_exception_handler(RetrievalkitError, _failed)
-    app.add_exception_handler(RequestValidationError, _misread)
-    app.add_exception_handler(HTTPException, _refused)
-    described = app.openapi()
+    app.add_exception_handler(RetrievalkitError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    schema = app.openapi()
     limits = {
         **{name: {"maximum": service.options.max_k} for name in ("k", "rerank", "top_n")},
         **{name: {"maxItems": service.options.max_k} for name in ("ids", "documents", "input")},
@@ -64,11 +64,11 @@ def create_app(service: Service) -> FastAPI:
         "depth": {"maximum": service.collection.deepest},
         "fusion": {"enum": [*names("fusion"), None]},
     }
-    for title, body in described["components"]["schemas"].items():
+    for title, body in schema["components"]["schemas"].items():
         for name, field in body.get("properties", {}).items() if title.endswith("Form") else ():
             field.update(limits.get(name, {}))
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=service.options.names, www_redirect=False)
-    paths = frozenset({"/", "/docs", "/openapi.json", "/mcp", *described["paths"]})
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=service.options.hosts, www_redirect=False)
+    paths = frozenset({"/", "/docs", "/openapi.json", "/mcp", *schema["paths"]})
     app.add_middleware(Guards, service=service, paths=paths)
     return app
 
@@ -87,7 +87,7 @@ async def search(request: Request, form: Annotated[forms.SearchForm, Body()]) ->
 
 @routes.post("/explain", response_model=forms.ExplainBody)
 async def explain(request: Request, form: Annotated[forms.ExplainForm, Body()]) -> Response:
-    """Explain the scores and ranks of documents for a query, whether they are among the best or not."""
+    """Explain the scores and ranks of documents for a query, even if a search does not return them."""
     return Json(await request.app.state.service.explain(form))
 
 
@@ -125,8 +125,8 @@ async def rerank(request: Request, form: Annotated[forms.RerankForm, Body()]) ->
 
 @routes.get("/indexes")
 async def indexes(request: Request) -> Response:
-    """Describe the service: indexes, models, the re-ranker, limits."""
-    return Json(request.app.state.service.about())
+    """Describe the service: indexes, models, re-ranker, limits."""
+    return Json(request.app.state.service.description())
 
 
 @routes.get("/health")
@@ -167,24 +167,24 @@ async def reference(request: Request) -> Response:
 
 @routes.get("/favicon.ico", include_in_schema=False)
 async def icon() -> Response:
-    """Return no icon: browsers request one."""
+    """Return no icon; browsers request an icon of every page."""
     return Response(status_code=204)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RetrievalkitError)
     return failure(error, request.url.path)
 
 
-async def _misread(request: Request, error: Exception) -> Response:
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first, path = error.errors()[0], request.url.path
     form = get_type_hints(request.scope["endpoint"]).get("form")
-    return failure(misread(first, first["loc"][1:], form, path.rpartition("/")[2]), path)
+    return failure(invalid_request(first, first["loc"][1:], form, path.rpartition("/")[2]), path)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """Requests refused by the framework: unknown addresses, wrong methods, bodies that cannot be read."""
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Answer requests that the framework refuses: unknown addresses, wrong methods, unreadable bodies."""
     assert isinstance(error, HTTPException)
     path = printable(request.url.path[:200])
     message, headers = f"{error.detail}. See /docs.", error.headers

@@ -1,4 +1,4 @@
-"""Answers concurrent requests together: a batch of queries costs little more than a single query.
+"""Batches of concurrent requests: a batch of queries costs little more than a single query.
 
 An idle service answers immediately. While it is busy, queries wait until the batch is full or the first of them has
 waited for some milliseconds. Answers do not depend on the other queries of the batch.
@@ -21,22 +21,22 @@ from retrievalkit_serve.metrics import Metrics
 from retrievalkit_serve.serve import ServeOptions
 
 _LONGEST_RETRY = 60
-_REMEMBERED = 0.2
+_SMOOTHING = 0.2
 """Weight of the last batch in the moving average of the time per request."""
 
 
 class Task(Hashable, Protocol):
-    """A group of requests that may be answered together: requests with equal tasks can share a batch."""
+    """The operation that requests want: requests with equal tasks can share a batch."""
 
     @property
     def kind(self) -> str:
-        """A short name for the kind of task."""
+        """A short name for the metrics."""
 
     def size(self, item: Any) -> int:
-        """The share of a batch that a request takes."""
+        """Return the share of a batch that a request takes."""
 
     def run(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Answer requests; called in a separate thread."""
+        """Answer the requests of a batch; called in a separate thread."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class _Job:
 
 
 class Batcher:
-    """Collects requests and answers them in batches. Only the answering itself leaves the event loop's thread."""
+    """Collects requests in the event loop's thread, and answers batches of them in other threads."""
 
     def __init__(self, options: ServeOptions, metrics: Metrics) -> None:
         self._options = options
@@ -61,7 +61,7 @@ class Batcher:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Admit a request that is answered inside the block.
+        """Count a request as admitted inside the block.
 
         Raises:
             RefusedError: The queue is full.
@@ -80,7 +80,7 @@ class Batcher:
             self._metrics.queue.set(self._admitted)
 
     async def do(self, task: Task, item: Any) -> Any:
-        """The answer to a request; a request abandoned by its client is not started."""
+        """Answer a request; skips it if its client leaves before it starts."""
         loop = asyncio.get_running_loop()
         job = _Job(task, item, loop.create_future(), loop.time())
         self._waiting.setdefault(task, deque()).append(job)
@@ -100,7 +100,7 @@ class Batcher:
             begun.add_done_callback(lambda done, jobs=jobs: self._end(jobs, *done.result()))  # type: ignore[misc]
 
     def _next(self) -> list[_Job]:
-        """The batch whose first request has waited longest, if it has waited long enough."""
+        """Take the batch whose first request has waited longest, if it has waited long enough."""
         for task in list(self._waiting):
             queue = self._waiting[task]
             while queue and queue[0].answer.done():  # abandoned
@@ -132,7 +132,7 @@ class Batcher:
         self._running -= 1
         self._metrics.batch(jobs[0].task.kind, len(jobs), seconds)
         each = seconds / len(jobs) / self._options.threads
-        self._seconds_each += _REMEMBERED * (each - self._seconds_each)
+        self._seconds_each += _SMOOTHING * (each - self._seconds_each)
         for job, answer in zip(jobs, answers, strict=True):
             if job.answer.done():
                 continue
@@ -144,11 +144,11 @@ class Batcher:
 
 
 def _answers(task: Task, items: Sequence[Any]) -> tuple[list[Any], float]:
-    """The answer or error of each request, and the time in seconds; a failing request does not affect the others."""
+    """Return the answer or error of each request, and the seconds; a failing request does not affect the others."""
     start = time.perf_counter()
     try:
         answers = list(task.run(items))
-    except BaseException as error:  # noqa: BLE001 - tokenizers' panics are not an Exception, but belong to a request
+    except BaseException as error:  # noqa: BLE001 - a panic of tokenizers is no Exception, but belongs to a request
         if len(items) == 1:
             answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))]
         else:

@@ -1,7 +1,7 @@
-"""A snapshot of the service's open indexes, with their models and texts.
+"""The open indexes of a service, with their models and texts.
 
-A collection does not change after it is opened, and several threads use it concurrently. A reload opens a new
-collection; requests that started with the old collection finish with it.
+A collection never changes, so several threads can use it. A reload opens a new collection; requests that started with
+the old collection finish with it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from retrievalkit_serve.serve import ServeOptions
 
 _Read = TypeVar("_Read")
 _SAMPLE = 200
-_EXAMPLES, _EXAMPLES_AMONG, _LONGEST_EXAMPLE = 5, 2000, 80
+_EXAMPLES, _PASSAGES_READ, _LONGEST_EXAMPLE = 5, 2000, 80
 _CHANGED = "the texts can no longer be read ({}). Hits have no texts until the indexes are reloaded (SIGHUP)."
 
 
 class Texts:
-    """Passages of a corpus, looked up by several threads. The whole corpus is read once, to locate each text."""
+    """Passages of a corpus, for several threads. Creating it reads the whole corpus, to locate each text."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
@@ -38,18 +38,18 @@ class Texts:
         corpus.missing([""])
 
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:
-        """The passages with these ids; unknown ids are skipped."""
+        """Return the passages with these ids; unknown ids are skipped."""
         return self._read(lambda: self.corpus.find(ids)) or {}
 
     def document(self, identifier: str) -> Document | None:
-        """The document or passage with an id; None if it does not exist."""
+        """Return the document or passage with an id; None if it does not exist."""
         return self._read(lambda: open_document(self.corpus, identifier))
 
     def _read(self, read: Callable[[], _Read]) -> _Read | None:
         try:
             return read()
         except (InputError, OSError) as error:
-            # Its file was replaced while the indexes are open: they still answer.
+            # The file was replaced while the indexes are open; they can still answer.
             if not self._warned:
                 self._warned = True
                 show(_CHANGED.format(error))
@@ -58,13 +58,13 @@ class Texts:
 
 @dataclass(frozen=True)
 class Choice:
-    """The search target of a request.
+    """The indexes that a request searches, and how.
 
     Attributes:
-        labels: Names of indexes.
+        labels: Names of the indexes.
         fusion: Fusion of several indexes; None for a single index.
         depth: Number of hits of each index to fuse; None = 1,000, or k if that is more.
-        filter: Restriction on the texts; None = all.
+        filter: Condition on the texts' fields; None = all texts.
     """
 
     labels: tuple[str, ...]
@@ -78,8 +78,8 @@ class Collection:
 
     Args:
         options: The options of the service.
-        generation: The number of this collection, from 1.
-        before: The previous collection; its models are reused where they are the same.
+        generation: Number of this collection, from 1.
+        before: Previous collection, whose models are reused if they have not changed.
 
     Attributes:
         deepest: Maximum number of hits of each index to fuse.
@@ -106,7 +106,7 @@ class Collection:
                 self.encoders.of(index)
 
     def _open_texts(self) -> dict[str, Texts]:
-        """Texts by index name; indexes of the same corpus share them."""
+        """Open the texts of each index, by its name; indexes of the same corpus share them."""
         by_label: dict[str, Texts] = {}
         shared: dict[Any, Texts] = {}
         for label, index in self.indexes.items():
@@ -122,7 +122,7 @@ class Collection:
         return by_label
 
     def sample(self) -> str:
-        """Some words of the first text, as a query that has hits."""
+        """Return the start of the first text, as a query that has hits."""
         for texts in self._texts_of.values():
             first = next(iter(texts.corpus))
             return first.text[:_SAMPLE].strip() or first.title or "a"
@@ -138,7 +138,7 @@ class Collection:
     def examples(self) -> list[str]:
         """Short titles from the start of the first corpus, as example queries; empty if texts have no titles."""
         for texts in self._texts_of.values():
-            passages = islice(texts.corpus, _EXAMPLES_AMONG)
+            passages = islice(texts.corpus, _PASSAGES_READ)
             titles = dict.fromkeys(passage.title for passage in passages if passage.title.strip())
             short = [title for title in titles if len(title) <= _LONGEST_EXAMPLE]
             return short[:: max(1, len(short) // _EXAMPLES)][:_EXAMPLES]
@@ -146,11 +146,11 @@ class Collection:
 
     @cached_property
     def facets(self) -> dict[str, list[tuple[Any, int]]]:
-        """The fields with few distinct values: each value with its number of texts."""
+        """Fields with few distinct values: each value with its number of texts."""
         return facets(self._all)
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
-        """Resolve a request's search target: by default all indexes, fused with the service's options.
+        """Resolve the indexes and fusion of a request; by default all indexes, with the service's options.
 
         Raises:
             InputError: An index is unknown, or an option is invalid; with the messages of `rkit search`.
@@ -179,17 +179,17 @@ class Collection:
         return Choice(ordered, fusion, self._options.depth if depth is None and fusion is not None else depth)
 
     def searcher(self, labels: tuple[str, ...]) -> Searcher:
-        """A searcher over some of the indexes."""
+        """Return a searcher over some of the indexes."""
         if labels not in self._searchers:
             self._searchers[labels] = Searcher.of([self.indexes[label] for label in labels], self.encoders, show)
         return self._searchers[labels]
 
     def texts(self, labels: Sequence[str], ids: Iterable[str]) -> Corpus | None:
-        """The passages with these ids, each from the first index that has it, in memory; None if there are none."""
-        wanted, passages = list(ids), dict[str, Passage]()
+        """Read passages, each from the first index that has it, into memory; None if no index has any of them."""
+        ids, passages = list(ids), dict[str, Passage]()
         for texts in dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of):
-            if lacking := [document for document in wanted if document not in passages]:
-                passages |= texts.of(lacking)
+            if missing := [passage for passage in ids if passage not in passages]:
+                passages |= texts.of(missing)
         if not passages:
             return None
         corpus = Corpus.of(passages.values())
@@ -197,16 +197,16 @@ class Collection:
         return corpus
 
     def passages(self, labels: Sequence[str], identifier: str) -> list[str]:
-        """The ids of a document's passages; for a passage, or if the texts are unavailable, the id itself."""
+        """Return the ids of a document's passages; for a passage, or without texts, the id itself."""
         known = dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of)
         document = next(filter(None, (texts.document(identifier) for texts in known)), None)
         return [identifier] if document is None else list(document.passages)
 
     def document(self, identifier: str) -> Document:
-        """A whole document, or a passage, from the first corpus that has it.
+        """Return a whole document, or a passage, from the first corpus that has it.
 
         Raises:
-            RefusedError: No corpus has it, or the texts of the indexes are unavailable.
+            RefusedError: No corpus has the document, or the indexes have no texts.
         """
         if not self._texts_of:
             msg = "the texts are not available. Start the service with --corpus."
@@ -230,8 +230,8 @@ class Collection:
         names = [name for name, _ in by_model.values()]
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in by_model.values()}
 
-    def described(self) -> list[dict[str, Any]]:
-        """For each index its name, indexer, counts, fields, and the model that encodes its queries."""
+    def descriptions(self) -> list[dict[str, Any]]:
+        """Describe each index: name, indexer, counts, fields, and the model that encodes its queries."""
         model_of = {self.encoders.of(index).fingerprint: name for name, index in self.models.items()}
         return [
             {
@@ -241,14 +241,13 @@ class Collection:
                 "vectors": index.manifest["counts"].get("vectors"),
                 "fields": [] if index.fields is None else index.fields.names,
                 "model": model_of[self.encoders.of(index).fingerprint] if index.needs_encoding else None,
-                "knows_texts": label in self._texts_of,
             }
             for label, index in self.indexes.items()
         ]
 
 
 def corpus_name(source: str) -> str:
-    """A short corpus name from its address: the folder of "scifact/corpus.jsonl", else the file name."""
+    """Shorten a corpus's address to a name: the folder of "scifact/corpus.jsonl", else the file name."""
     prefix, _, place = source.rpartition(":")
     if prefix not in ("", "documents"):
         return source

@@ -1,4 +1,4 @@
-"""Failures as HTTP responses: a status, and the same message as on the command line and in Python."""
+"""HTTP responses to failed requests: a status, and the same message as on the command line and in Python."""
 
 from __future__ import annotations
 
@@ -55,28 +55,30 @@ class Json(Response):
 
 
 def failure(error: RetrievalkitError, path: str) -> Json:
-    """The response to a failed request, in OpenAI's error format; at /v1 with OpenAI's statuses and types."""
+    """Return the response to a failed request in OpenAI's error format, at /v1 with OpenAI's statuses and types."""
     status, kind, headers = 500, type(error).__name__, None
     if isinstance(error, RefusedError):
         status, headers = error.status, error.headers
         kind = _TYPES.get(status, "InputError")
     elif isinstance(error, InputError) and not isinstance(error, ArtifactError):
         status = 422  # a damaged index is not the client's fault
-    body = {"message": words_of(error), "type": kind, "param": None, "code": status}
+    body = {"message": message_of(error), "type": kind, "param": None, "code": status}
     if path.startswith("/v1/"):
         status = 400 if status == 422 else status
         body |= {"type": "invalid_request_error" if status in (400, 404) else kind, "code": None}
     return Json({"error": body}, status_code=status, headers=headers)
 
 
-def words_of(error: RetrievalkitError) -> str:
-    """The message as printed by the command line, except that `--rrf-k` becomes the field `rrf_k`."""
+def message_of(error: RetrievalkitError) -> str:
+    """Return the message of the command line, with fields instead of flags: `rrf_k` for `--rrf-k`."""
     message = _FIELD.sub(lambda match: match[1].replace("-", "_"), str(error))
     return printable(message, lines=True)
 
 
-def misread(error: Mapping[str, Any], place: Sequence[Any], form: type[BaseModel] | None, operation: str) -> InputError:
-    """Convert a pydantic error at some place of a request body to an error that describes the problem."""
+def invalid_request(
+    error: Mapping[str, Any], place: Sequence[Any], form: type[BaseModel] | None, operation: str
+) -> InputError:
+    """Convert an error of pydantic, at a place in the request body, to an error that describes the problem."""
     name = ".".join(map(str, place))
     match error["type"]:
         case "json_invalid":
@@ -92,7 +94,7 @@ def misread(error: Mapping[str, Any], place: Sequence[Any], form: type[BaseModel
             offer = f"; did you mean '{close}'?" if close else "."
             return OptionError(f"{operation} has no option '{place[-1]}'{offer} Its options: {shortlist(known, 30)}.")
         case "string_unicode":
-            return InputError(f"{name} contains bytes that are not UTF-8, or half a surrogate pair. Remove them.")
+            return InputError(f"{name} contains invalid UTF-8 or half a surrogate pair. Remove it.")
     shown = repr(error.get("input"))
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     expected = error.get("ctx", {}).get("expected") or _EXPECTED.get(error["type"].partition("_")[0])

@@ -1,4 +1,4 @@
-"""Request and response bodies. `Service` checks values that depend on its limits, with the messages of Python."""
+"""Request and response bodies. `Service` checks the values that depend on its limits."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, W
 from retrievalkit.contracts.commands import DocumentOptions, HybridOptions, options
 
 Count = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})]
-"""An integer checked by `searching.hit_count`, with the messages of the Python API."""
+"""An integer that `hit_count` checks, with the messages of the Python API."""
 
 WrittenCount = Annotated[
     Count, BeforeValidator(lambda value: int(value) if re.fullmatch(r"-?\d{1,9}", str(value), re.ASCII) else value)
 ]
-"""A number that may be written as a string of digits."""
+"""An integer, or its digits as a string."""
 
 FILTER = "Only texts whose fields pass, such as: year >= 2020 and (source = faq or not tags in (draft, 'to do'))."
 
 _FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
-"""Schema of a text that must not be blank; checked with the messages of the Python API."""
+"""Schema of a text that must not be blank; the Python API checks it."""
 
 
 class Form(BaseModel):
-    """A request body: unknown fields and quoted numbers are refused."""
+    """A request body. Unknown fields and numbers in quotes are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _whole(cls, value: Any) -> Any:
-        """Convert whole numbers that JSON writes as 10.0."""
+        """Convert floats such as 10.0 to integers."""
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -47,12 +47,12 @@ class IndexesForm(Form, _Hybrid):  # type: ignore[misc]
     indexes: list[str] | None = Field(
         None, description="Names of indexes; by default all.", json_schema_extra={"minItems": 1, "uniqueItems": True}
     )
-    # Not a file of weights: only those who start the service may name files.
+    # No file of weights: clients must not read files of the service's machine.
     weights: list[float] | None = Field(None, description="A number for each index, in their order.")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Copy the descriptions of fusion and document options from their declarations."""
+        """Copy the descriptions of the options from their declarations."""
         for name, option in (options(HybridOptions) | options(DocumentOptions)).items():
             if name in cls.model_fields:
                 cls.model_fields[name].description = cls.model_fields[name].description or option.description
@@ -60,7 +60,7 @@ class IndexesForm(Form, _Hybrid):  # type: ignore[misc]
 
 
 class SearchForm(IndexesForm, _Documents):  # type: ignore[misc]
-    """A search."""
+    """A search request."""
 
     k: Count = Field(10, description="Number of hits.")
     rerank: int | None = Field(
@@ -74,7 +74,7 @@ class SearchForm(IndexesForm, _Documents):  # type: ignore[misc]
 
 
 class SearchLine(SearchForm):
-    """A search with parameters in the URL, where numbers are strings."""
+    """A search request with parameters in the URL, where numbers are strings."""
 
     model_config = ConfigDict(strict=False)
 
@@ -89,10 +89,10 @@ class DocumentLine(Form):
 
 
 class ExplainForm(IndexesForm):
-    """Documents to explain."""
+    """A request to explain documents."""
 
     ids: list[str] = Field(
-        description="Ids of documents or passages, whether they are among the best or not.",
+        description="Ids of documents or passages, even if a search does not return them.",
         json_schema_extra={"minItems": 1},
     )
 
@@ -119,14 +119,14 @@ class EmbeddingForm(Form):
 
 
 class TitledText(Form):
-    """A document that is not in an index."""
+    """A text with an optional title."""
 
     text: str
     title: str = ""
 
 
 class RerankForm(Form):
-    """Documents to re-rank."""
+    """A request to re-rank documents."""
 
     query: str = Field(json_schema_extra=_FILLED)
     documents: list[str | TitledText] = Field(
@@ -161,9 +161,9 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class PassageBody(BaseModel):
-    """A matching passage."""
+    """A passage that matches the query."""
 
-    rank: int | None = Field(description="Rank from 1; of a document's passage, among the document's passages.")
+    rank: int | None = Field(description="Rank from 1; for a passage of a document, its rank in the document.")
     score: float
     id: str
     title: str
@@ -180,9 +180,11 @@ class HitBody(PassageBody):
     """A hit; a document's snippet, explanation and text come from its best passage."""
 
     passages: list[PassageBody] = Field(
-        [], description="Matching passages of the document, best first; left out if the hit is a passage."
+        [], description="Matching passages of the document, best first; omitted if the hit is a passage."
     )
-    retrieved: dict[Literal["rank", "score"], float] | None = Field(None, description="Before re-ranking.")
+    retrieved: dict[Literal["rank", "score"], float] | None = Field(
+        None, description="Rank and score before re-ranking."
+    )
 
 
 class ExplainBody(BaseModel):
@@ -192,7 +194,7 @@ class ExplainBody(BaseModel):
     indexes: list[str]
     fusion: dict[str, Any] | None
     hits: list[HitBody]
-    generation: int = Field(description="Number of times the indexes had been opened.")
+    generation: int = Field(description="Number of times the indexes were opened, reloads included.")
 
 
 class SearchBody(ExplainBody):
@@ -201,7 +203,6 @@ class SearchBody(ExplainBody):
     reranker: str | None
     k: int
     took_ms: float = Field(description="Milliseconds in the service, waiting included.")
-    together: int = Field(description="Number of queries in this batch.")
 
 
 class PlacedPassage(BaseModel):
@@ -219,8 +220,8 @@ class DocumentBody(BaseModel):
     title: str
     text: str
     spans: list[Span] = Field(description="Positions of the query's words, in characters.")
-    passages: list[PlacedPassage] = Field(description="Its passages in order.")
-    file: str | None = Field(description="Its file, if the corpus is a folder of documents.")
+    passages: list[PlacedPassage] = Field(description="Passages of the document, in order.")
+    file: str | None = Field(description="File of the document, if the corpus is a folder of documents.")
 
 
 class Embedding(BaseModel):
@@ -259,13 +260,13 @@ class EmbeddingBody(BaseModel):
 class Scored(BaseModel):
     """A document's rank and score after re-ranking."""
 
-    index: int = Field(description="Its position in the request, from 0.")
+    index: int = Field(description="Position in the request, from 0.")
     relevance_score: float = Field(description="The re-ranker's score: a logit, as in rkit rerank.")
     document: TitledText | None = None
 
 
 class RerankBody(BaseModel):
-    """Documents, best first."""
+    """Re-ranked documents, best first."""
 
     model: str
     results: list[Scored]

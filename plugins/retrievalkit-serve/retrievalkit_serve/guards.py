@@ -1,6 +1,6 @@
-"""Middleware that every request passes on its way in, and every response on its way out.
+"""Middleware for all requests and responses.
 
-Checks the origin, the token, the size of the body and the response time, sends headers that restrict what a browser
+It checks the origin, the token, the size of the body and the response time, sends headers that restrict what a browser
 does with a response, and counts requests. Starlette checks the host names (`app`).
 """
 
@@ -22,7 +22,7 @@ from retrievalkit_serve.service import Service
 _LOG = logging.getLogger(__name__)
 RELOAD = "/admin/reload"
 _OPEN = ("/", "/health", "/docs", "/openapi.json", "/favicon.ico")
-"""Public addresses: the page itself prompts for the token."""
+"""Public addresses; the page prompts for the token."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -56,10 +56,10 @@ class Guards:
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server drops the body
         start, path, options = time.perf_counter(), scope["path"], self._options
-        status, size, whole = 0, 0, False
+        status, size, complete = 0, 0, False
 
         async def received() -> Message:
-            nonlocal size, whole
+            nonlocal size, complete
             message = await receive()
             size += len(message.get("body", b""))
             if size > options.max_body:
@@ -67,7 +67,7 @@ class Guards:
                 while message.get("more_body"):
                     message = await receive()
                 raise HTTPException(413, f"the body has more than {options.max_body:,} bytes (rkit serve --max-body)")
-            whole = not message.get("more_body", False)
+            complete = not message.get("more_body", False)
             return message
 
         async def sent(message: Message) -> None:
@@ -91,8 +91,8 @@ class Guards:
             seconds = f"within {options.timeout:g} s"
             late = f"there was no answer {seconds}. Request less, or retry later (rkit serve --timeout)."
             slow = f"the body did not arrive {seconds}. Send it faster."
-            # Otherwise the rest of the body would be read as another request.
-            failed = RefusedError(504, late) if whole else RefusedError(408, slow, {"Connection": "close"})
+            # If the connection stayed open, the rest of the body would be parsed as another request.
+            failed = RefusedError(504, late) if complete else RefusedError(408, slow, {"Connection": "close"})
         except Exception:  # noqa: BLE001 - logged here, while the request is known
             # A bug. The connection stays open: the next request on it may succeed.
             _LOG.exception("%s %s failed", scope["method"], path)
@@ -104,12 +104,12 @@ class Guards:
             self._service.metrics.request(known, status or 500, time.perf_counter() - start)
 
     def _refusal(self, path: str, headers: Headers) -> Json | None:
-        """The response if the request is refused before it is read, else None."""
+        """Return the response that refuses a request by its headers, or None."""
         options = self._options
         for origin in headers.getlist("origin"):  # browsers send the address of the requesting page
             authority = origin.partition("://")[2].lower()
             name = re.sub(r":\d+$", "", authority)
-            if not authority or (authority != headers.get("host", "").lower() and name not in options.other_names):
+            if not authority or (authority != headers.get("host", "").lower() and name not in options.extra_hosts):
                 msg = (
                     f"the request comes from a page of '{origin:.100}', but this service only answers its own page. "
                     f"Behind a proxy, forward the Host header, or start rkit serve with --allow-host NAME."

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 import retrievalkit as rk
 from retrievalkit.errors import RetrievalkitError, UnknownNameError
 from retrievalkit_serve import forms
-from retrievalkit_serve.failures import misread, words_of
+from retrievalkit_serve.failures import invalid_request, message_of
 from retrievalkit_serve.service import Service
 
 _ABOUT = (
@@ -68,7 +68,7 @@ class Explain(QueryForm):
 
 
 class AgentServer:
-    """The service's operations as MCP tools."""
+    """An MCP server whose tools are the operations of a service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -77,7 +77,7 @@ class AgentServer:
             "read_document": (ReadDocument, self._read_document),
             "explain": (Explain, lambda form: service.explain(forms.ExplainForm(**form.model_dump()))),
         }
-        indexes = service.collection.described()
+        indexes = service.collection.descriptions()
         names = ", ".join(index["name"] for index in indexes)
         fields = ", ".join(dict.fromkeys(field for index in indexes for field in index["fields"]))
         self._server: Server[Any] = Server(
@@ -103,7 +103,7 @@ class AgentServer:
         return types.ListToolsResult(tools=tools)
 
     async def _call(self, _: ServerRequestContext[Any], call: types.CallToolRequestParams) -> types.CallToolResult:
-        """Call a tool; argument errors are returned as an answer that the model can read."""
+        """Call a tool; returns errors as an answer, so that the language model can read them."""
         try:
             if call.name not in self._tools:
                 raise UnknownNameError("tool", call.name, self._tools)
@@ -112,10 +112,10 @@ class AgentServer:
                 arguments = form.model_validate(call.arguments or {})
             except ValidationError as error:
                 first = error.errors()[0]
-                raise misread(first, first["loc"], form, call.name) from error
+                raise invalid_request(first, first["loc"], form, call.name) from error
             result = await answer(arguments)
         except RetrievalkitError as error:
-            return types.CallToolResult(content=[types.TextContent(text=words_of(error))], is_error=True)
+            return types.CallToolResult(content=[types.TextContent(text=message_of(error))], is_error=True)
         text = json.dumps(result, ensure_ascii=False)
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=result)
 
@@ -124,7 +124,7 @@ class AgentServer:
         return {name: document[name] for name in ("id", "title", "text")}
 
     def routes(self) -> list[BaseRoute]:
-        """The routes of /mcp; guards have already checked hosts and tokens."""
+        """Return the routes of /mcp; `Guards` checks hosts and tokens."""
         app = self._server.streamable_http_app(
             stateless_http=True,
             json_response=True,

@@ -52,5 +52,5 @@ class Metrics:
         self._batch_seconds.labels(kind).observe(seconds)
 
     def text(self) -> bytes:
-        """All metrics."""
+        """Return all metrics."""
         return bytes(generate_latest(self._registry))

@@ -1,4 +1,4 @@
-"""The web pages of the service: self-contained files that load nothing else and run only their own script."""
+"""The service's web pages. They load nothing from elsewhere, and run only their own script."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FOLDER = Path(__file__).with_name("page")
 
 
 def search_page() -> Response:
-    """The search page."""
+    """Return the search page."""
     html, policy = _search_page()
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
 @cache
 def _search_page() -> tuple[str, str]:
-    """The search page and its content security policy: run its one script, and call the service it came from."""
+    """Return the page and its content security policy, which allows its script, and requests to its service."""
     script, style = (_FOLDER / "search.js").read_text("utf-8"), (_FOLDER / "search.css").read_text("utf-8")
     html = (_FOLDER / "search.html").read_text("utf-8").replace("/*style*/", style).replace("/*script*/", script)
     policy = (
@@ -34,7 +34,7 @@ def _search_page() -> tuple[str, str]:
 
 
 def reference_page(schema: dict[str, Any]) -> Response:
-    """The API reference page, generated from the OpenAPI document."""
+    """Return the API reference, generated from the OpenAPI document."""
     html = render_page(_FOLDER / "interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
@@ -66,7 +66,7 @@ def _operations(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _fields(schema: dict[str, Any], bodies: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, type and description of each field of a body."""
+    """Return the name, type and description of each field of a body."""
     body = bodies.get(schema.get("$ref", "").rpartition("/")[2], {})
     required = body.get("required", [])
     return [

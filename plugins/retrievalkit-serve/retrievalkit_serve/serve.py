@@ -73,20 +73,20 @@ class ServeOptions(HybridOptions, OpenOptions):
     named_options: Annotated[Mapping[str, Any], Rest(sections=True)] = field(default_factory=dict)
 
     @property
-    def names(self) -> list[str]:
-        """Accepted values of the Host header; another site could resolve its own name to this address."""
-        if self.token is not None or not self.stays_here:
+    def hosts(self) -> list[str]:
+        """Accepted values of the Host header, because other sites could point their names to this machine."""
+        if self.token is not None or not self.is_local:
             return ["*"]
-        return ["localhost", "127.0.0.1", "[::1]", self.host, *self.other_names]
+        return ["localhost", "127.0.0.1", "[::1]", self.host, *self.extra_hosts]
 
     @property
-    def other_names(self) -> list[str]:
-        """The additional allowed host names, in lower case."""
+    def extra_hosts(self) -> list[str]:
+        """Values of `allow_host`, in lower case."""
         return [name.lower() for name in self.allow_host]
 
     @property
-    def stays_here(self) -> bool:
-        """True if only programs on this machine can reach the service."""
+    def is_local(self) -> bool:
+        """True if the service listens only on this machine."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -94,7 +94,7 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     @cached_property
     def token(self) -> str | None:
-        """The token from a file or the environment. It is never an argument, which all users of the machine can see.
+        """Token from a file or the environment; other users of the machine could see an argument.
 
         Raises:
             InputError: The file cannot be read, or the token is too short or has characters not allowed in a header.
@@ -128,7 +128,7 @@ class ServeOptions(HybridOptions, OpenOptions):
         if self.rerank is not None and self.reranker is None:
             msg = f"rerank {self.rerank} has no effect here. Use it with reranker, or leave it out."
             raise OptionError(msg)
-        for name in self.other_names:
+        for name in self.extra_hosts:
             if not re.fullmatch(r"[\w.-]+|\[[\da-f:.]+\]", name):
                 msg = f"allow_host '{name}' is not a host name. Leave out scheme, port and '*': search.example.org."
                 raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""The program behind `rkit serve`: opens the indexes and answers until a signal stops it, without losing requests."""
+"""The server of `rkit serve`: opens the indexes, and answers requests until a signal stops it."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from retrievalkit_serve.serve import TOKEN, ServeOptions
 from retrievalkit_serve.service import Service
 
 _SETTLE = 1.0
-"""Grace period in seconds: idle connections may still send a request after the service stops accepting new ones."""
+"""Grace period in seconds, in which open connections may send a request after the service stops accepting others."""
 
 _TICK = 0.02
-_ACCEPTED_AT_ONCE = 8
-"""Connections that asyncio accepts at a time before `_Connection` can close others to make room."""
+_BACKLOG = 8
+"""Connections that asyncio accepts before `_Connection` can close others to make room."""
 
-_MORE_CONNECTIONS = 1000
-"""Open connections allowed in addition to those with requests waiting or being answered."""
+_IDLE_CONNECTIONS = 1000
+"""Maximum number of open connections without a request that waits or is being answered."""
 
 
 def serve(options: ServeOptions) -> None:
     """Serve over HTTP until SIGTERM or Ctrl-C.
 
     Raises:
-        InputError: Something cannot be opened, or the port is in use.
+        InputError: An index or model cannot be opened, or the port is in use.
     """
-    # Otherwise mcp logs through rich, whose tracebacks open files: without free descriptors, the service would end.
+    # Otherwise mcp logs through rich, whose tracebacks open files, which fails if no descriptors are free.
     logging.basicConfig(format="%(levelname)s: %(message)s")
     # Report a port in use before loading the models.
     with _bound(options) as listener:
-        if not options.stays_here and options.token is None:
+        if not options.is_local and options.token is None:
             say(
                 f"Warning: anyone who reaches {options.host} can search and read all texts: there is no token, and "
                 f"requests are not encrypted. Set {TOKEN} or --token-file and use a TLS proxy, or leave out --host.",
@@ -60,7 +60,7 @@ def serve_on_pipes(options: ServeOptions) -> None:
     """Serve an agent that started this process, on standard input and output.
 
     Raises:
-        InputError: Something cannot be opened.
+        InputError: An index or model cannot be opened.
     """
     service = Service(options)
     say(f"serving {service.summary()} on standard input and output", err=True)
@@ -72,7 +72,7 @@ def serve_on_pipes(options: ServeOptions) -> None:
 
 async def _serve(service: Service, listener: socket.socket) -> None:
     options = service.options
-    most = options.queue + _MORE_CONNECTIONS
+    most = options.queue + _IDLE_CONNECTIONS
     with suppress(ImportError):  # Windows has no limits
         import resource
 
@@ -87,7 +87,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         log_level="error",  # clients must not be able to fill the log with warnings
         access_log=False,
         server_header=False,
-        backlog=_ACCEPTED_AT_ONCE,
+        backlog=_BACKLOG,
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=int(options.timeout) + 5,
@@ -96,7 +96,7 @@ async def _serve(service: Service, listener: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server that also prints when it is ready, reloads on SIGHUP, and closes no connection too early."""
+    """uvicorn's server, which also prints its address, reloads on SIGHUP, and loses no request when it stops."""
 
     def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
         super().__init__(config)
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets)
         except OSError as error:
-            raise _refused(self._service.options, error) from error
+            raise _address_error(self._service.options, error) from error
         for listener in sockets or ():
             listener.listen(2048)
         say(f"serving {self._service.summary()} at {self._address} (Ctrl-C stops)", err=True)
@@ -117,8 +117,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, answer pending requests, and close connections after their next answer.
 
-        An idle connection is closed only after some time: closing it immediately could lose a request already on its
-        way.
+        Idle connections stay open for a moment, because a request may be on its way.
         """
         self._service.stopping = True
         for server in self.servers:
@@ -131,10 +130,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGINT and SIGTERM, immediately on the second; reload the indexes on SIGHUP.
-
-        The event loop watches for signals meanwhile, instead of the command line (`cli.signals`).
-        """
+        """Stop on SIGINT and SIGTERM, immediately on the second signal; reload the indexes on SIGHUP."""
         loop = asyncio.get_running_loop()
         actions: dict[int, Any] = {number: partial(self._stop, number) for number in (signal.SIGINT, signal.SIGTERM)}
         if hasattr(signal, "SIGHUP"):
@@ -166,11 +162,12 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A uvicorn connection that slow clients cannot hold open and many clients cannot exhaust for others.
+    """A uvicorn connection with protection against slow clients and too many connections.
 
     Args:
         most: Maximum open connections; beyond it, the connection that has waited longest for its client is closed.
-        seconds: Time to send a request's head, and to read a response. `Guards` limits the time between them.
+        seconds: Time limit for a client to send a request's header, and to read a response. `Guards` has the limits
+            for the body and the answer.
     """
 
     def __init__(self, *args: Any, most: int, seconds: float, **kwargs: Any) -> None:
@@ -180,35 +177,35 @@ class _Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock and make room."""
+        """Start the timer, and close the connection that has waited longest if there are too many."""
         super().connection_made(transport)
         self._deadline = self.loop.call_later(self._seconds, self._expire)
         connections: set[Any] = self.connections  # all are of this class
         if len(connections) > self._most:
-            min(connections, key=_Connection._waits_since)._hang_up()
+            min(connections, key=_Connection._priority)._abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the timer."""
         self._deadline.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Restart the clock: the client reads the response and may send another request."""
+        """Restart the timer for the client to read the response, and to send another request."""
         self._deadline.cancel()
         self._deadline = self.loop.call_later(self._seconds, self._expire)
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse data that is not HTTP, unless a response to its head is on the way."""
+        """Refuse data that is not HTTP, unless the response to its header has started."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
-            self._hang_up()
+            self._abort()
 
-    def _waits_since(self) -> float:
-        """Sort key for closing connections; those whose request is being answered come last."""
+    def _priority(self) -> float:
+        """Sort key for closing connections: connections whose request is being answered come last."""
         answered = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
         return math.inf if answered else self._deadline.when()
 
@@ -217,9 +214,9 @@ class _Connection(H11Protocol):
         if answered and not self.flow.write_paused and not self.transport.is_closing():
             self._deadline = self.loop.call_later(self._seconds, self._expire)
         else:
-            self._hang_up()
+            self._abort()
 
-    def _hang_up(self) -> None:
+    def _abort(self) -> None:
         self.connections.discard(self)
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -228,7 +225,7 @@ class _Connection(H11Protocol):
 
 @contextmanager
 def _bound(options: ServeOptions) -> Iterator[socket.socket]:
-    """A socket bound to the address but not listening yet."""
+    """Bind a socket to the address, without listening."""
     with ExitStack() as stack:
         try:
             addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -237,11 +234,11 @@ def _bound(options: ServeOptions) -> Iterator[socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError as error:
-            raise _refused(options, error) from error
+            raise _address_error(options, error) from error
         yield listener
 
 
-def _refused(options: ServeOptions, error: OSError) -> InputError:
+def _address_error(options: ServeOptions, error: OSError) -> InputError:
     msg = (
         f"cannot listen at {options.host}, port {options.port}: {error.strerror or error}. Choose another --host or "
         f"--port (0 = any free port), or stop the program that uses it."

@@ -21,18 +21,19 @@ from retrievalkit.search.public import HITS_TO_READ, DescribedHit, Fusion, hit_c
 from retrievalkit_serve import forms
 from retrievalkit_serve.batching import Batcher
 from retrievalkit_serve.collection import Collection
-from retrievalkit_serve.failures import RefusedError, words_of
+from retrievalkit_serve.failures import RefusedError, message_of
 from retrievalkit_serve.metrics import Metrics
 from retrievalkit_serve.serve import ServeOptions
 from retrievalkit_serve.tasks import (
     Answer,
-    EachTask,
+    CallTask,
     EmbedTask,
+    Pairs,
     QueryItem,
     RerankTask,
     SearchTask,
-    described,
-    explained,
+    describe,
+    explain,
 )
 
 _Json = dict[str, Any]
@@ -45,17 +46,17 @@ class Service:
         options: The options of the service.
 
     Raises:
-        InputError: Something cannot be opened.
+        InputError: An index or model cannot be opened.
 
     Attributes:
-        collection: The indexes as last opened.
-        stopping: True once the service has stopped accepting connections.
+        collection: The open indexes; a reload replaces them.
+        stopping: True after the service has stopped accepting connections.
     """
 
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.metrics = Metrics()
-        self.collection = _opened(options)
+        self.collection = _open_collection(options)
         self.reranker: RerankTask | None = None
         if options.reranker is not None:
             precision = resolve_precision(options.precision or "fp32")
@@ -67,40 +68,25 @@ class Service:
         self._show_collection()
 
     async def search(self, form: forms.SearchForm) -> _Json:
-        """The hits of a query, as `forms.SearchBody`."""
+        """Return the hits of a query, as `forms.SearchBody`."""
         start, collection = time.perf_counter(), self.collection
         self._check_query(form.query)
         text, k = form.query, self._count("k", form.k, HITS_TO_READ)
         self._check_length("filter", form.filter or "")
         choice = replace(collection.choose(form.indexes, HybridOptions(**form.given())), filter=form.filter)
-        read = self._read_by_reranker(form.rerank)
-        reranker = self.reranker if read else None
+        depth = self._rerank_depth(form.rerank)
+        reranker = self.reranker if depth else None
         with self.batcher.admitted():
-            task = SearchTask(collection, choice, max(k, read), form.scored("document"))
+            task = SearchTask(collection, choice, max(k, depth), form.scored("document"))
             item = QueryItem(text, describe=reranker is None, why=form.explain)
             answer: Answer = await self.batcher.do(task, item)
             hits = [_hit(hit, form.texts) for hit in answer.hits]
             if reranker is not None:
-                first, rest = answer.pairs[:read], answer.pairs[read:]
-                # A document is re-ranked by its best passage.
-                best = {hit[0]: answer.passages.get(hit[0], [hit])[0][0] for hit in first}
-                texts = await asyncio.to_thread(collection.texts, choice.labels, best.values())
-                unknown = set(best.values()) if texts is None else texts.missing(best.values())
-                lacking = {document for document, passage in best.items() if passage in unknown}
-                head = [pair for pair in first if pair[0] not in lacking]
-                if head and texts is not None:
-                    passages = [texts.get(best[document]) for document, _ in head]
-                    pairs = [(passage.title, passage.text) for passage in passages]
-                    scores = await self.batcher.do(reranker, (text, pairs))
-                    # The sort is stable: ties keep the order of the search.
-                    scored = zip((document for document, _ in head), scores, strict=True)
-                    head = sorted(scored, key=lambda pair: -pair[1])
-                ordered = [*head, *(pair for pair in first if pair[0] in lacking), *rest][:k]
-                describe = EachTask("describe", described, collection, choice)
-                describing = (text, ordered, answer.candidates, answer.passages, form.explain)
-                whole = await self.batcher.do(describe, describing)
+                pairs = await self._reranked(reranker, task, text, answer, depth)
+                call = (text, pairs[:k], answer.candidates, answer.passages, form.explain)
+                described = await self.batcher.do(CallTask("describe", describe, collection, choice), call)
                 before = {document: (rank, score) for rank, (document, score) in enumerate(answer.pairs, 1)}
-                for hit in whole:
+                for hit in described:
                     rank, score = before[hit.id]
                     hits.append(_hit(hit, form.texts) | {"retrieved": {"rank": rank, "score": _short(score)}})
         return {
@@ -111,12 +97,27 @@ class Service:
             "k": k,
             "hits": hits,
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
-            "together": answer.together,
             "generation": collection.generation,
         }
 
-    def _read_by_reranker(self, requested: int | None) -> int:
-        """Number of hits to re-rank."""
+    async def _reranked(self, reranker: RerankTask, task: SearchTask, text: str, answer: Answer, depth: int) -> Pairs:
+        """Sort the first hits by the re-ranker's scores; hits without text follow, then the other hits."""
+        first, rest = answer.pairs[:depth], answer.pairs[depth:]
+        # A document is re-ranked by its best passage.
+        best = {pair[0]: answer.passages.get(pair[0], [pair])[0][0] for pair in first}
+        texts = await asyncio.to_thread(task.collection.texts, task.choice.labels, best.values())
+        if texts is None:
+            return answer.pairs
+        missing = texts.missing(best.values())
+        readable = [document for document, _ in first if best[document] not in missing]
+        passages = [texts.get(best[document]) for document in readable]
+        scores = await self.batcher.do(reranker, (text, [(passage.title, passage.text) for passage in passages]))
+        # The sort is stable: ties keep the order of the search.
+        head = sorted(zip(readable, scores, strict=True), key=lambda pair: -pair[1])
+        return [*head, *(pair for pair in first if best[pair[0]] in missing), *rest]
+
+    def _rerank_depth(self, requested: int | None) -> int:
+        """Return the number of hits to re-rank."""
         if self.reranker is None:
             if requested:
                 raise RefusedError(404, _NO_RERANKER)
@@ -124,17 +125,17 @@ class Service:
         if requested is not None and not 0 <= requested <= self.options.max_k:
             msg = f"rerank is {requested}; it must be a number of hits, 0 to {self.options.max_k:,} (0 = none)."
             raise OptionError(msg)
-        usual = _READ if self.options.rerank is None else self.options.rerank
+        usual = _RERANK if self.options.rerank is None else self.options.rerank
         return min(usual, self.options.max_k) if requested is None else requested
 
     async def explain(self, form: forms.ExplainForm) -> _Json:
-        """Documents with explanations of their scores, as `forms.ExplainBody`."""
+        """Explain the scores of documents, as `forms.ExplainBody`."""
         collection = self.collection
         self._check_query(form.query)
         self._check_several("ids", form.ids)
         choice = collection.choose(form.indexes, HybridOptions(**form.given()))
         with self.batcher.admitted():
-            task = EachTask("explain", explained, collection, choice)
+            task = CallTask("explain", explain, collection, choice)
             results = await self.batcher.do(task, (form.query, list(dict.fromkeys(form.ids))))
         hits = [_hit(hit, False) | {"rank": rank} for rank, hit in results]
         return {
@@ -146,7 +147,7 @@ class Service:
         }
 
     async def document(self, form: forms.DocumentLine) -> _Json:
-        """A whole document, as `forms.DocumentBody`."""
+        """Return a whole document, as `forms.DocumentBody`."""
         self._check_length("id", form.id)
         self._check_length("query", form.query)
         with self.batcher.admitted():
@@ -154,11 +155,11 @@ class Service:
             spans = await asyncio.to_thread(matches, document.text, form.query) if form.query.strip() else ()
         passages = [{"id": name, "start": start, "end": end} for name, (start, end) in document.passages.items()]
         file = None if document.file is None else str(document.file)
-        whole = {"id": document.id, "title": document.title, "text": document.text}
-        return whole | {"spans": spans, "passages": passages, "file": file}
+        body = {"id": document.id, "title": document.title, "text": document.text}
+        return body | {"spans": spans, "passages": passages, "file": file}
 
     async def embed(self, form: forms.EmbeddingForm) -> _Json:
-        """Vectors of texts, as `forms.EmbeddingBody`."""
+        """Encode texts, as `forms.EmbeddingBody`."""
         collection, texts = self.collection, _texts(form.input)
         self._check_several("texts", texts)
         model = self.model(form.model)
@@ -192,7 +193,7 @@ class Service:
         return name
 
     async def rerank(self, form: forms.RerankForm) -> _Json:
-        """Documents in the order of the re-ranker's scores, as `forms.RerankBody`."""
+        """Sort documents by the re-ranker's scores, as `forms.RerankBody`."""
         if self.reranker is None:
             raise RefusedError(404, _NO_RERANKER)
         if form.model not in (None, self.reranker.name):
@@ -223,18 +224,18 @@ class Service:
         self._reload = asyncio.ensure_future(self._reopen())
         # The reload continues even if the client does not wait for it.
         await asyncio.shield(self._reload)
-        return self.about()
+        return self.description()
 
     async def _reopen(self) -> None:
         try:
             number = self.collection.generation + 1
-            opened = await asyncio.to_thread(_opened, self.options, number, self.collection)
+            collection = await asyncio.to_thread(_open_collection, self.options, number, self.collection)
         except (RetrievalkitError, OSError) as error:
             self.metrics.reloads.labels("failed").inc()
-            words = words_of(error) if isinstance(error, RetrievalkitError) else str(error)
-            msg = f"the indexes were not reloaded, and the old ones still answer: {words}"
+            reason = message_of(error) if isinstance(error, RetrievalkitError) else str(error)
+            msg = f"the indexes were not reloaded, and the old ones still answer: {reason}"
             raise RefusedError(409, msg) from error
-        self.collection = opened
+        self.collection = collection
         self.metrics.reloads.labels("swapped").inc()
         self._show_collection()
 
@@ -244,28 +245,28 @@ class Service:
             await self.reload()
             say(f"reloaded: {self.summary()}", err=True)
         except RefusedError as error:
-            say(f"Error: {words_of(error)}", err=True)
+            say(f"Error: {message_of(error)}", err=True)
 
-    def about(self) -> _Json:
-        """A description of the service."""
+    def description(self) -> _Json:
+        """Describe the service: the body of /indexes."""
         collection = self.collection
         return {
             "collection": collection.name,
             "examples": collection.examples,
             "facets": collection.facets,
             "generation": collection.generation,
-            "indexes": collection.described(),
+            "indexes": collection.descriptions(),
             "fusion": _fusion(collection.fusion),
             "models": list(collection.models),
             "reranker": None if self.reranker is None else self.reranker.name,
-            "rerank": self._read_by_reranker(None),
+            "rerank": self._rerank_depth(None),
             "limits": {name.removeprefix("max_"): getattr(self.options, name) for name in _LIMITS}
             | {"wait": self.options.wait / 1000},
         }
 
     def summary(self) -> str:
-        """A one-line description of the service."""
-        indexes = self.collection.described()
+        """Describe the service in one line."""
+        indexes = self.collection.descriptions()
         return ", ".join(f"{row['name']} ({row['indexer']}, {counted(row['texts'], 'texts')})" for row in indexes)
 
     def _check_query(self, text: str) -> None:
@@ -296,11 +297,11 @@ class Service:
     def _show_collection(self) -> None:
         self.metrics.generation.set(self.collection.generation)
         self.metrics.texts.clear()
-        for index in self.collection.described():
+        for index in self.collection.descriptions():
             self.metrics.texts.labels(index["name"]).set(index["texts"])
 
 
-def _opened(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
+def _open_collection(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
     """Open the indexes and search once, because the first search creates state that later searches reuse."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([QueryItem(collection.sample())])
@@ -308,7 +309,7 @@ def _opened(options: ServeOptions, generation: int = 1, before: Collection | Non
     return collection
 
 
-_READ = 100
+_RERANK = 100
 """Default number of hits to re-rank."""
 
 _LIMITS = ("queue", "batch", "threads", "timeout", "max_body", "max_query", "max_k")

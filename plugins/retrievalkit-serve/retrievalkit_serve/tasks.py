@@ -1,4 +1,4 @@
-"""Tasks that `Batcher` runs in threads for groups of requests: search, describe, explain, embed and re-rank."""
+"""Tasks that `Batcher` runs in threads for batches of requests: search, describe, explain, embed and re-rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrievalkit.data.passage_parts import by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.search.public import DescribedHit, Fusion, OpenIndex, as_hits, gather, score_pairs
-from retrievalkit.search.public import described as with_texts
+from retrievalkit.search.public import described as described_hits
 from retrievalkit_serve.collection import Choice, Collection
 from retrievalkit_serve.failures import RefusedError
 
@@ -32,9 +32,9 @@ class QueryItem:
     """A query to search for.
 
     Attributes:
-        text: Its text.
-        describe: Return texts and the scores of each index immediately; if False, only ids and scores.
-        why: Return explanations of the scores.
+        text: Text of the query.
+        describe: Add texts and the scores of each index to the hits; otherwise hits have only ids and scores.
+        why: Add explanations of the scores.
     """
 
     text: str
@@ -51,19 +51,17 @@ class Answer:
         candidates: The hits of each index, if several were searched or nothing is described yet.
         passages: The passages of each hit that is a document.
         hits: Hits with texts and explanations, if requested.
-        together: Number of queries answered together.
     """
 
     pairs: Pairs
     candidates: Candidates | None
     passages: Passages
     hits: Sequence[DescribedHit]
-    together: int
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """Search for the best `k` with the same options: documents if their score is chosen, else passages."""
+    """Searches with the same options, for the best `k` documents or, without a document score, passages."""
 
     collection: Collection
     choice: Choice
@@ -72,7 +70,7 @@ class SearchTask:
     kind = "search"
 
     def size(self, _: QueryItem) -> int:
-        """Each query counts as 1."""
+        """Return 1: a batch has a maximum number of queries."""
         return 1
 
     def run(self, items: Sequence[QueryItem]) -> list[Answer]:
@@ -86,17 +84,17 @@ class SearchTask:
             pairs, candidates, passages = results.of(row)
             hits: Sequence[DescribedHit] = ()
             if item.describe:
-                hits = described(self.collection, choice, item.text, pairs, candidates, passages, item.why)
+                hits = describe(self.collection, choice, item.text, pairs, candidates, passages, item.why)
             elif candidates is None:
                 # Later processing of the hits, such as re-ranking, must not change their ranks in the index.
                 candidates = gather([results.rankings[row]], "query")
-            answers.append(Answer(pairs, candidates, passages, hits, len(items)))
+            answers.append(Answer(pairs, candidates, passages, hits))
         return answers
 
 
 @dataclass(frozen=True)
-class EachTask:
-    """Calls of a function (`described`, `explained`) with the same options; each request has its own arguments."""
+class CallTask:
+    """Calls of a function (`describe`, `explain`) with the same options; each request has its own arguments."""
 
     kind: str
     function: Callable[..., Any]
@@ -104,7 +102,7 @@ class EachTask:
     choice: Choice
 
     def size(self, _: Sequence[Any]) -> int:
-        """Each query counts as 1."""
+        """Return 1: a batch has a maximum number of queries."""
         return 1
 
     def run(self, items: Sequence[Sequence[Any]]) -> list[Any]:
@@ -112,7 +110,7 @@ class EachTask:
         return [self.function(self.collection, self.choice, *item) for item in items]
 
 
-def described(
+def describe(
     collection: Collection,
     choice: Choice,
     text: str,
@@ -121,9 +119,9 @@ def described(
     passages: Passages,
     why: bool = True,
 ) -> list[DescribedHit]:
-    """Hits of a query with their texts and explanations of their scores."""
+    """Return the hits of a query with texts, and explanations of their scores."""
     ids = [passage for hit in pairs for passage, _ in passages.get(hit[0], [hit])]
-    return with_texts(
+    return described_hits(
         collection.searcher(choice.labels),
         Query("query", text),
         pairs,
@@ -134,10 +132,10 @@ def described(
     )
 
 
-def explained(
+def explain(
     collection: Collection, choice: Choice, text: str, ids: Sequence[str]
 ) -> list[tuple[int | None, DescribedHit]]:
-    """Documents in descending score order, each with its rank in the search; None if it is not a candidate."""
+    """Return documents by descending score, each with its rank in the search; None if it is not a candidate."""
     parts = {identifier: collection.passages(choice.labels, identifier) for identifier in ids}
     ids = [passage for names in parts.values() for passage in names]
     searcher = collection.searcher(choice.labels)
@@ -173,12 +171,12 @@ def explained(
     }
     pairs = sorted(((identifier, hits[0][1]) for identifier, hits in scored.items()), key=lambda hit: -hit[1])
     passages = {identifier: hits for identifier, hits in scored.items() if parts[identifier] != [identifier]}
-    return [(ranks.get(hit.id), hit) for hit in described(collection, choice, text, pairs, whole, passages)]
+    return [(ranks.get(hit.id), hit) for hit in describe(collection, choice, text, pairs, whole, passages)]
 
 
 @dataclass(frozen=True)
 class EmbedTask:
-    """Texts of one side for one model. Answers are float32 vectors (texts, dim) and the number of tokens read."""
+    """Encodes texts of one side with one model: float32 vectors (texts, dim) and the number of tokens."""
 
     collection: Collection
     model: str
@@ -187,7 +185,7 @@ class EmbedTask:
     kind = "embed"
 
     def size(self, item: Sequence[str]) -> int:
-        """The number of texts."""
+        """Return the number of texts."""
         return len(item)
 
     def run(self, items: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int]]:
@@ -210,7 +208,7 @@ class EmbedTask:
 
 @dataclass(frozen=True, eq=False)
 class RerankTask:
-    """Queries, each with (title, text) of documents, for a cross-encoder used by one thread at a time."""
+    """Scores pairs of a query and the (title, text) of a document, with a cross-encoder in one thread at a time."""
 
     name: str
     model: contracts.Reranker
@@ -219,7 +217,7 @@ class RerankTask:
     kind = "rerank"
 
     def size(self, item: tuple[str, Sequence[tuple[str, str]]]) -> int:
-        """The number of documents."""
+        """Return the number of documents."""
         return len(item[1])
 
     def run(self, items: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> list[list[float]]:

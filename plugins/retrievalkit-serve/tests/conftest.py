@@ -1,4 +1,4 @@
-"""What the tests of `rkit serve` share: indexes, a re-ranker, and a service of them."""
+"""Fixtures of the tests of `rkit serve`: indexes, a re-ranker, and a service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import retrievalkit as rk
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, tiny_model, tiny_collection):
-    """Two indexes of the tiny collection and a hostile passage: a vector for each text, and one for each token."""
+    """Two indexes of the tiny collection and a hostile passage: with a vector per text, and per token."""
     folder = tmp_path_factory.mktemp("served")
     rows = [*map(json.loads, tiny_collection.corpus.read_text().splitlines()), HOSTILE]
     lines = [json.dumps({**row, "metadata": {"number": number}}) + "\n" for number, row in enumerate(rows)]
@@ -24,7 +24,7 @@ def folders(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.fixture(scope="session")
 def reranker(tmp_path_factory, tiny_model):
-    """A cross-encoder of random weights."""
+    """A cross-encoder with random weights."""
     from retrievalkit.models.cross_encoder import CrossEncoder
 
     folder = tmp_path_factory.mktemp("rerankers") / "reranker"
@@ -35,9 +35,9 @@ def reranker(tmp_path_factory, tiny_model):
 
 @pytest.fixture(scope="session")
 def served(folders, reranker):
-    """A service of both indexes with a re-ranker that is asked for."""
-    words = (folders / "dense", folders / "late", "--reranker", reranker, "--rerank", "0")
-    with service(*words, "--max-body", "20000", "--max-query", "200", "--max-k", "60") as process:
+    """A service of both indexes, which re-ranks on request."""
+    arguments = (folders / "dense", folders / "late", "--reranker", reranker, "--rerank", "0")
+    with service(*arguments, "--max-body", "20000", "--max-query", "200", "--max-k", "60") as process:
         yield process
 
 

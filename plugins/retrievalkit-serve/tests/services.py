@@ -1,4 +1,4 @@
-"""Services as real processes, for tests that ask them by real clients."""
+"""Services in subprocesses, for tests with real clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = {
     "text": "the capital <b>bold</b> of '\"><img src=x onerror=hacked(3)> \u202eevil {{7*7}} javascript:hacked(4) "
     "😀 Peru 😀",
 }
-"""A passage of someone who wants to run a script in the reader's browser."""
+"""A passage that tries to run scripts in the reader's browser."""
 
 READY = re.compile(r" at (http://\S+) \(Ctrl-C stops\)")
 
@@ -39,19 +39,19 @@ class Process:
         return httpx2.Client(base_url=self.address, timeout=30, **options)
 
     def wait_for(self, pattern, seconds=90):
-        """The first line of standard error that matches."""
+        """Wait for a line on standard error; returns the match."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            over = self.ended.is_set()
+            ended = self.ended.is_set()
             for line in list(self.lines):
                 if match := re.search(pattern, line):
                     return match
-            assert not over, "".join(self.lines)
+            assert not ended, "".join(self.lines)
             time.sleep(0.02)
         raise AssertionError("".join(self.lines))
 
     def stop(self, number=signal.SIGTERM):
-        """Its exit code."""
+        """Send a signal; returns the exit code."""
         self.child.send_signal(number)
         code = self.child.wait(30)
         self.ended.wait(5)
@@ -59,9 +59,9 @@ class Process:
 
 
 @contextmanager
-def service(*words, env=None, descriptors=None):
-    """`rkit serve` with some arguments, and perhaps few file descriptors, as soon as it answers."""
-    command = [sys.executable, "-m", "retrievalkit", "serve", *map(str, words), "--port", "0"]
+def service(*arguments, env=None, descriptors=None):
+    """Run `rkit serve`, optionally with a limit of file descriptors; starts the block when it answers."""
+    command = [sys.executable, "-m", "retrievalkit", "serve", *map(str, arguments), "--port", "0"]
     if descriptors is not None:
         command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})

@@ -1,4 +1,4 @@
-"""Language models' agents search over pipes and over HTTP, asked for by the client of the package mcp."""
+"""Language model agents search over pipes and over HTTP, with the client of the package mcp."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mcp import Client, StdioServerParameters, stdio_client
 QUERY = "what is the capital of Peru"
 
 
-async def used(client):
-    """An agent lists the tools, searches, reads, asks why, and makes mistakes."""
+async def use(client):
+    """List the tools, search, read, explain, and make mistakes."""
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == {"search", "read_document", "explain"}
     assert tools["search"].input_schema["required"] == ["query"]
@@ -26,13 +26,13 @@ async def used(client):
     assert (read["id"], set(read)) == (identifier, {"id", "title", "text"})
     why = (await client.call_tool("explain", {"query": QUERY, "ids": [identifier]})).structured_content
     assert why["hits"][0]["rank"] == 1
-    # Some models write numbers and lists as text.
+    # Some models write numbers and lists as strings.
     arguments = {"query": QUERY, "k": "1", "indexes": '["dense"]', "by": "passage"}
     assert len((await client.call_tool("search", arguments)).structured_content["hits"]) == 1
-    kept = (await client.call_tool("search", {"query": QUERY, "filter": "number < 4"})).structured_content
-    assert sorted(hit["fields"]["number"] for hit in kept["hits"]) == [0, 1, 2, 3]
+    filtered = (await client.call_tool("search", {"query": QUERY, "filter": "number < 4"})).structured_content
+    assert sorted(hit["fields"]["number"] for hit in filtered["hits"]) == [0, 1, 2, 3]
     assert "number" in client.instructions
-    for name, arguments, words in (
+    for name, arguments, message in (
         ("search", {"query": QUERY, "k": 0}, "k is 0"),
         ("search", {"query": QUERY, "k": 10**6}, "returns at most"),
         ("search", {"query": QUERY, "index": ["late"]}, "did you mean 'indexes'?"),
@@ -42,18 +42,18 @@ async def used(client):
     ):
         answer = await client.call_tool(name, arguments)
         assert answer.is_error
-        assert words in answer.content[0].text
+        assert message in answer.content[0].text
 
 
 def test_an_agent_searches_over_http(served):
     async def scenario():
         async with Client(f"{served.address}/mcp") as client:
-            await used(client)
+            await use(client)
 
     asyncio.run(scenario())
 
 
-def test_an_agent_that_gives_up_a_search_can_ask_again(served):
+def test_an_agent_can_search_again_after_a_timeout(served):
     async def scenario():
         async with Client(f"{served.address}/mcp") as client:
             with pytest.raises(TimeoutError):
@@ -64,13 +64,13 @@ def test_an_agent_that_gives_up_a_search_can_ask_again(served):
 
 
 def test_an_agent_starts_the_service_and_searches_over_pipes(folders):
-    """What libraries print goes to standard error."""
-    words = ["-m", "retrievalkit", "serve", str(folders / "dense"), "--mcp"]
-    server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
+    """Standard output has only messages of the protocol."""
+    arguments = ["-m", "retrievalkit", "serve", str(folders / "dense"), "--mcp"]
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
 
     async def scenario():
         with open(os.devnull, "w") as nowhere:
             async with Client(stdio_client(server, errlog=nowhere)) as client:
-                await used(client)
+                await use(client)
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Batches: requests that are answered together, when, and those that fail or give up."""
+"""Batches of requests: when they start, failures, timeouts, the queue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from retrievalkit.errors import InputError
 
 
 class Panic(BaseException):
-    """An error as extensions in Rust raise it, tokenizers among them."""
+    """An error like those of Rust extensions such as tokenizers."""
 
 
 @dataclass(eq=False)
-class Recorded:
-    """A task that answers n with n + 1, fails for "bad", and holds while it is told to."""
+class RecordedTask:
+    """A task that answers n with n + 1, fails for "bad" and "panic", and waits for the event `free`."""
 
     kind: str = "recorded"
     batches: list = field(default_factory=list)
@@ -41,28 +41,28 @@ class Recorded:
 
 
 def run(scenario, **limits):
-    """A scenario with a batcher and a task, to its end."""
+    """Run a scenario with a batcher and a task."""
 
-    async def whole():
-        batcher, task = Batcher(ServeOptions("index", **limits), Metrics()), Recorded()
+    async def main():
+        batcher, task = Batcher(ServeOptions("index", **limits), Metrics()), RecordedTask()
         try:
             await scenario(batcher, task)
         finally:
             task.free.set()
             batcher.close()
 
-    asyncio.run(whole())
+    asyncio.run(main())
 
 
-async def begun(task, count):
+async def wait_for_batches(task, count):
     while len(task.batches) < count:
         await asyncio.sleep(0.001)
 
 
-def test_an_idle_service_answers_at_once_and_a_busy_one_gathers():
+def test_an_idle_service_answers_immediately_and_a_busy_service_collects_requests():
     async def scenario(batcher, task):
         first = asyncio.create_task(batcher.do(task, 0))
-        await begun(task, 1)
+        await wait_for_batches(task, 1)
         others = [asyncio.create_task(batcher.do(task, n)) for n in range(1, 6)]
         await asyncio.sleep(0.05)
         assert task.batches == [[0]]
@@ -74,54 +74,54 @@ def test_an_idle_service_answers_at_once_and_a_busy_one_gathers():
     run(scenario, batch=3, threads=1)
 
 
-def test_a_query_waits_for_company_a_bounded_time():
-    """A thread is free: the batch that is not full begins when its first query has waited."""
+def test_a_query_waits_for_others_for_a_limited_time():
+    """If a thread is free, a batch that is not full starts when its first query has waited long enough."""
 
     async def scenario(batcher, task):
-        held = asyncio.create_task(batcher.do(task, 0))
-        await begun(task, 1)
-        waiting = asyncio.create_task(batcher.do(task, 1))
+        first = asyncio.create_task(batcher.do(task, 0))
+        await wait_for_batches(task, 1)
+        second = asyncio.create_task(batcher.do(task, 1))
         await asyncio.sleep(0.02)
-        joined = asyncio.create_task(batcher.do(task, 2))
+        third = asyncio.create_task(batcher.do(task, 2))
         assert len(task.batches) == 1
-        await begun(task, 2)
+        await wait_for_batches(task, 2)
         assert task.batches[1] == [1, 2]
         task.free.set()
-        assert await asyncio.gather(held, waiting, joined) == [1, 2, 3]
+        assert await asyncio.gather(first, second, third) == [1, 2, 3]
 
     run(scenario, wait=200, threads=2)
 
 
-def test_one_that_fails_spoils_no_other_and_takes_no_thread():
+def test_a_failing_request_affects_no_other_request_and_blocks_no_thread():
     async def scenario(batcher, task):
         task.free.set()
         for _ in range(2):
-            held = [asyncio.create_task(batcher.do(task, item)) for item in (0, "panic", "bad", 3)]
-            answers = await asyncio.wait_for(asyncio.gather(*held, return_exceptions=True), 5)
+            requests = [asyncio.create_task(batcher.do(task, item)) for item in (0, "panic", "bad", 3)]
+            answers = await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 5)
             assert [answers[0], answers[3]] == [1, 4]
             assert [type(answer) for answer in answers[1:3]] == [RuntimeError, InputError]
 
     run(scenario, threads=1)
 
 
-def test_what_was_given_up_is_not_begun():
+def test_an_abandoned_request_is_not_started():
     async def scenario(batcher, task):
-        held = asyncio.create_task(batcher.do(task, 0))
-        await begun(task, 1)
+        first = asyncio.create_task(batcher.do(task, 0))
+        await wait_for_batches(task, 1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await batcher.do(task, 1)
-        kept = asyncio.create_task(batcher.do(task, 2))
+        last = asyncio.create_task(batcher.do(task, 2))
         await asyncio.sleep(0)
         task.free.set()
-        assert await asyncio.gather(held, kept) == [1, 3]
+        assert await asyncio.gather(first, last) == [1, 3]
         assert task.batches == [[0], [2]]
 
     run(scenario, threads=1)
 
 
-def test_more_than_the_queue_holds_is_refused_with_a_time():
-    """And admitted again when one is done."""
+def test_a_full_queue_refuses_requests_with_retry_after():
+    """It admits requests again after others were answered."""
 
     async def scenario(batcher, task):
         with batcher.admitted(), batcher.admitted():

@@ -1,4 +1,4 @@
-"""The service answers as the programs do, and wrong input with their messages and a status of 4xx."""
+"""The service returns the results of the Python API, and answers mistakes with its messages and a 4xx status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ids(answer):
     return [hit["id"] for hit in answer["hits"]]
 
 
-def test_a_search_gives_what_python_finds(client, folders):
+def test_a_search_returns_the_hits_of_python(client, folders):
     dense, late = (rk.Index.open(folders / name) for name in ("dense", "late"))
     cases = (
         ({"indexes": ["dense"]}, dense),
@@ -42,8 +42,8 @@ def test_a_search_gives_what_python_finds(client, folders):
         expected = index.search(QUERY, k=5)
         assert ids(answer) == [hit.id for hit in expected]
         if "indexes" in body:
-            got = client.get("/search", params={"query": QUERY, "k": "5"} | body).json()
-            assert ids(got) == ids(answer)
+            by_address = client.get("/search", params={"query": QUERY, "k": "5"} | body).json()
+            assert ids(by_address) == ids(answer)
         for hit, other in zip(answer["hits"], expected, strict=True):
             assert math.isclose(hit["score"], other.score, rel_tol=1e-5, abs_tol=1e-6)
             assert (hit["title"], hit["text"], hit["snippet"]) == (other.title, other.text, other.snippet)
@@ -52,11 +52,11 @@ def test_a_search_gives_what_python_finds(client, folders):
             assert len(hit["why"]) == len(other.why)
 
 
-def test_a_filter_lets_hits_pass_as_in_python(client, folders):
+def test_a_filtered_search_returns_the_hits_of_python(client, folders):
     hybrid = rk.Hybrid([rk.Index.open(folders / name) for name in ("dense", "late")])
-    wanted = "number >= 10 and not number in (11, 12)"
-    answer = client.post("/search", json={"query": QUERY, "k": 5, "filter": wanted}).json()
-    assert ids(answer) == [hit.id for hit in hybrid.search(QUERY, k=5, filter=wanted)]
+    filter = "number >= 10 and not number in (11, 12)"
+    answer = client.post("/search", json={"query": QUERY, "k": 5, "filter": filter}).json()
+    assert ids(answer) == [hit.id for hit in hybrid.search(QUERY, k=5, filter=filter)]
     numbers = [hit["fields"]["number"] for hit in answer["hits"]]
     assert all(number >= 10 and number not in (11, 12) for number in numbers)
     alone = client.get("/search", params={"query": QUERY, "filter": f"number = {numbers[1]}"}).json()
@@ -66,7 +66,7 @@ def test_a_filter_lets_hits_pass_as_in_python(client, folders):
     assert "did you mean 'number'" in wrong.json()["error"]["message"]
 
 
-def test_weights_belong_to_the_indexes_in_the_order_of_the_request(client):
+def test_weights_follow_the_order_of_indexes_in_the_request(client):
     body = {"query": QUERY, "fusion": "linear", "normalization": "z_score"}
     first = client.post("/search", json=body | {"indexes": ["dense", "late"], "weights": [0.9, 0.1]}).json()
     other = client.post("/search", json=body | {"indexes": ["late", "dense"], "weights": [0.1, 0.9]}).json()
@@ -74,10 +74,9 @@ def test_weights_belong_to_the_indexes_in_the_order_of_the_request(client):
     assert first["hits"] == other["hits"] != third["hits"]
 
 
-def test_explain_gives_documents_the_rank_and_score_of_the_search(client):
+def test_explained_documents_have_the_rank_and_score_of_the_search(client):
     hits = client.post("/search", json={"query": QUERY, "k": 42}).json()["hits"]
-    wanted = [hits[5]["id"], hits[0]["id"]]
-    answer = client.post("/explain", json={"query": QUERY, "ids": wanted}).json()
+    answer = client.post("/explain", json={"query": QUERY, "ids": [hits[5]["id"], hits[0]["id"]]}).json()
     assert [(hit["id"], hit["rank"], hit["score"]) for hit in answer["hits"]] == [
         (hit["id"], hit["rank"], hit["score"]) for hit in (hits[0], hits[5])
     ]
@@ -86,15 +85,15 @@ def test_explain_gives_documents_the_rank_and_score_of_the_search(client):
     assert all(hit["score"] is not None for hit in shallow["found"])
 
 
-def test_a_document_is_read_with_marks(client):
+def test_a_document_has_the_positions_of_query_words(client):
     answer = client.get("/document", params={"id": "c33", "query": "capital Peru Lima"}).json()
     assert client.get("/document", params={"id": "c33", "qurey": "Lima"}).status_code == 422
     assert answer["title"] == "Peru"
     assert [answer["text"][start:end] for start, end in answer["spans"]] == ["Lima"]
 
 
-def test_passages_of_a_document_are_one_hit(tmp_path, tiny_model, reranker):
-    """As in Python; re-ranked by the best passage, explained, and opened whole with the places of the passages."""
+def test_passages_of_a_document_form_one_hit(tmp_path, tiny_model, reranker):
+    """As in Python; re-ranked by its best passage, explained, and returned whole with the positions of its passages."""
     words = [f"word{number}" for number in range(40)] + ["the", "capital", "of", "Peru", "is", "Lima"]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "peru.md").write_text(" ".join(words))
@@ -132,29 +131,29 @@ def test_passages_of_a_document_are_one_hit(tmp_path, tiny_model, reranker):
         assert (part["text"], part["file"]) == (by_id["peru.md#2"], None)
 
 
-def test_openai_s_client_gets_the_embeddings_of_the_model(served, client, tiny_model):
-    """As base64, which it asks for by default, and as numbers; of either side, whole and cut to dimensions."""
+def test_openais_client_gets_the_embeddings_of_the_model(served, client, tiny_model):
+    """As base64, its default, and as numbers; of queries and documents, complete and truncated."""
     model, texts = rk.Retriever.load(tiny_model, pooler="mean"), ["Lima", "the capital of Peru"]
-    with openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0) as asker:
-        name = asker.models.list().data[0].id
-        assert asker.models.retrieve(name).id == name
+    with openai.OpenAI(base_url=f"{served.address}/v1", api_key="none", max_retries=0) as openai_client:
+        name = openai_client.models.list().data[0].id
+        assert openai_client.models.retrieve(name).id == name
         for options in ({}, {"dimensions": 8}, {"encoding_format": "float"}, {"extra_body": {"input_type": "query"}}):
-            answer = asker.embeddings.create(model=name, input=texts, **options)
+            answer = openai_client.embeddings.create(model=name, input=texts, **options)
             assert (answer.object, answer.usage.prompt_tokens) == ("list", 3 + 6)
             encode = model.encode_queries if "extra_body" in options else model.encode_documents
             expected = np.asarray(encode(texts, precision="fp32", dimensions=options.get("dimensions")))
             np.testing.assert_allclose([row.embedding for row in answer.data], expected, rtol=1e-4, atol=1e-6)
         with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length") as raised:
-            asker.embeddings.create(model=name, input=[57668, 53901])
+            openai_client.embeddings.create(model=name, input=[57668, 53901])
         assert (raised.value.type, raised.value.param, raised.value.code) == ("invalid_request_error", None, None)
         with pytest.raises(openai.NotFoundError, match="unknown model"):
-            asker.models.retrieve("gpt/4")
+            openai_client.models.retrieve("gpt/4")
     body = client.post("/v1/embeddings", json={"model": name, "input": "Lima", "encoding_format": "base64"}).json()
     assert len(base64.b64decode(body["data"][0]["embedding"])) == 32 * 4
 
 
 def test_the_reranker_orders_texts_and_hits(client, reranker):
-    """Texts that are sent, and the first hits of a search, with their places before."""
+    """Texts of a request, and the first hits of a search, with their ranks before re-ranking."""
     from retrievalkit.models.cross_encoder import CrossEncoder
 
     model = CrossEncoder.load(reranker)
@@ -195,7 +194,7 @@ def test_a_mistake_has_the_message_that_python_raises(client, folders):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
+    ("path", "body", "status", "message"),
     [
         ("/search", {}, 422, "needs 'query'"),
         ("/search", {"query": 5}, 422, "should be a text"),
@@ -223,17 +222,17 @@ def test_a_mistake_has_the_message_that_python_raises(client, folders):
         ("/admin/reload", {}, 403, "needs a token"),
     ],
 )
-def test_a_mistake_is_told_with_its_status(client, path, body, status, words):
+def test_a_mistake_has_its_status_and_message(client, path, body, status, message):
     if path == "/v1/embeddings":
         body = {"model": client.get("/v1/models").json()["data"][0]["id"]} | body
     response = client.post(path, json=body)
     assert response.status_code == status
-    assert words in response.json()["error"]["message"]
+    assert message in response.json()["error"]["message"]
     assert response.json()["error"]["code"] == (None if path.startswith("/v1/") else status)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "the request has no JSON body."),
         (b"{", "the body is not JSON"),
@@ -245,16 +244,16 @@ def test_a_mistake_is_told_with_its_status(client, path, body, status, words):
         (b"\xff\xfe", ""),
     ],
 )
-def test_a_damaged_body_is_refused(client, content, words):
+def test_a_damaged_body_is_refused(client, content, message):
     headers = {"content-type": "application/json"}
     response = client.post("/search", content=content, headers=headers)
     assert response.status_code in (400, 422)
-    assert words in response.json()["error"]["message"]
+    assert message in response.json()["error"]["message"]
     assert client.post("/v1/embeddings", content=content, headers=headers).status_code == 400
 
 
-def test_the_interface_describes_itself(client):
-    """For programs, and as a page that fetches nothing."""
+def test_the_api_has_a_reference(client):
+    """For programs, and as a page that loads nothing else."""
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/search", "/explain", "/v1/embeddings", "/rerank", "/health", "/metrics", "/document"} <= paths.keys()
     page = client.get("/docs").text
@@ -276,17 +275,18 @@ def test_health_and_metrics(client):
     assert 'rkit_batch_requests_count{kind="search"}' in text
 
 
-def test_what_is_served_is_described(client, folders):
-    """The name of the collection, the size of each index, and titles as example queries."""
-    about = client.get("/indexes").json()
-    assert about["collection"] == folders.name
-    dense, late = about["indexes"]
+def test_indexes_describes_the_collection(client, folders):
+    """By its name, the size of each index, and titles as example queries."""
+    description = client.get("/indexes").json()
+    assert description["collection"] == folders.name
+    dense, late = description["indexes"]
     assert (dense["texts"], dense["vectors"], late["texts"]) == (43, 43, 43)
     assert late["vectors"] > 43
     rows = (folders / "corpus.jsonl").read_text().splitlines()
     titles = {json.loads(row)["title"] for row in rows}
-    assert len(set(about["examples"])) == len(about["examples"]) <= 5
-    assert set(about["examples"]) <= titles
+    examples = description["examples"]
+    assert len(set(examples)) == len(examples) <= 5
+    assert set(examples) <= titles
 
 
 @pytest.mark.parametrize(
@@ -303,20 +303,20 @@ def test_a_collection_is_named_after_its_file_or_folder(source, name):
     assert corpus_name(source) == name
 
 
-def test_there_is_no_cors_whatever_the_origin(client):
+def test_no_origin_is_allowed_by_cors(client):
     headers = {"origin": "https://other.example", "access-control-request-method": "POST"}
     for response in (client.get("/search?query=Peru", headers=headers), client.options("/search", headers=headers)):
         assert response.status_code == 403
         assert not [name for name in response.headers if name.startswith("access-control")]
 
 
-def test_a_method_that_an_address_does_not_take_is_answered_with_those_that_it_takes(client):
+def test_a_refused_method_is_answered_with_the_allowed_methods(client):
     for method, path, allowed in (("OPTIONS", "/search", "GET, POST"), ("TRACE", "/admin/reload", "POST")):
         answer = client.request(method, path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
-def test_head_answers_as_get_without_the_body(client):
+def test_head_returns_the_headers_of_get(client):
     for path in ("/", "/metrics", "/v1/models"):
         answer = client.head(path)
         assert (answer.status_code, answer.content) == (200, b"")
@@ -324,14 +324,13 @@ def test_head_answers_as_get_without_the_body(client):
 
 
 @pytest.mark.parametrize("options", [["--phases", "coverage"], pytest.param([], marks=pytest.mark.slow)])
-def test_schemathesis_finds_no_answer_that_the_interface_does_not_describe(served, tmp_path, options):
-    """Valid and invalid requests; options that depend on each other, which a schema cannot say, may be refused."""
+def test_all_answers_conform_to_the_schema(served, tmp_path, options):
+    """To valid and invalid requests of Schemathesis, except that combinations of options may be refused."""
     (tmp_path / "schemathesis.toml").write_text(
         '[[operations]]\ninclude-path-regex = "^/(search|explain|v1/embeddings)$"\n'
         "checks.positive_data_acceptance.enabled = false\n"
     )
-    words = ["-m", "schemathesis.cli", "run", f"{served.address}/openapi.json", "--seed", "1", *options]
-    ran = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    address = f"{served.address}/openapi.json"
+    command = [sys.executable, "-m", "schemathesis.cli", "run", address, "--seed", "1", *options]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr

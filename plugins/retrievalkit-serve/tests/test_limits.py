@@ -1,4 +1,4 @@
-"""A service refuses what is too much, too long, too slow, without the token, or under another name."""
+"""Limits of a service: sizes, times, connections, tokens, host names and origins."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ import pytest
 from click.testing import CliRunner
 from services import TOKEN, service
 
-import retrievalkit as rk
 from retrievalkit.cli import main
-from retrievalkit.errors import InputError, OptionError
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="counts and limits the descriptors of another process")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs the file descriptors of another process")
 
 
 def raw(process, data, seconds=20):
-    """What the service answers to bytes, until it closes the connection."""
+    """Send bytes; returns the answer, until the service closes the connection."""
     place = urlsplit(process.address)
     with socket.create_connection((place.hostname, place.port), timeout=seconds) as connection:
         connection.sendall(data)
@@ -42,13 +40,13 @@ def test_a_body_that_is_too_large_is_refused(client, served):
     chunks = client.post("/search", content=iter([b"x" * 9_000] * 5), headers={"content-type": "application/json"})
     assert chunks.status_code == 413
     assert client.post("/search", json={"query": "Peru"}).status_code == 200
-    # Who reads only after sending everything, and wants the connection closed, sees the answer too.
+    # A client that reads only after sending everything gets the answer too.
     request = Request(f"{served.address}/search", b"x" * 5_000_000, {"content-type": "application/json"})
     with pytest.raises(HTTPError, match="413"):
         urlopen(request, timeout=20)
 
 
-def test_answers_bear_headers_that_bind_browsers(client):
+def test_headers_restrict_browsers(client):
     headers = client.get("/").headers
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"]
@@ -57,18 +55,16 @@ def test_answers_bear_headers_that_bind_browsers(client):
 
 
 PATHS = ("/", "/search", "/mcp", "/nowhere")
-
-
 HOSTS = ("localhost", "[::1]:8000", "search.example.org")
-STRANGERS = ("evil.example:8000", "evil.example.localhost", "[::1]evil.example", "localhost:evil.example", "")
+OTHER_HOSTS = ("evil.example:8000", "evil.example.localhost", "[::1]evil.example", "localhost:evil.example", "")
 
 
-@pytest.mark.parametrize("host", [*HOSTS, *STRANGERS])
-def test_a_service_of_this_machine_answers_to_its_names_alone(slow_local, host):
-    """A page of another site could have its name lead here (DNS rebinding)."""
+@pytest.mark.parametrize("host", [*HOSTS, *OTHER_HOSTS])
+def test_a_local_service_only_answers_under_its_names(slow_local, host):
+    """Otherwise another site could point its name to this machine (DNS rebinding)."""
     for path in PATHS:
         answer = raw(slow_local, f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        assert (b"Invalid host header" in answer) == (host in STRANGERS)
+        assert (b"Invalid host header" in answer) == (host in OTHER_HOSTS)
 
 
 @pytest.mark.parametrize("token", [False, True])
@@ -80,13 +76,13 @@ def test_a_service_of_this_machine_answers_to_its_names_alone(slow_local, host):
         (["https://search.example.org"], True),  # allowed by --allow-host
         (["http://evil.example"], False),
         (["http://{host}.evil.example"], False),
-        (["http://localhost:1"], False),  # another program of this machine
+        (["http://localhost:1"], False),  # another service on this machine
         (["null"], False),
         (["http://{host}", "http://evil.example"], False),
     ],
 )
 def test_pages_of_other_sites_are_refused(slow, slow_local, token, origins, answered):
-    """A browser sends the address of the page that asks, whatever the type of the body."""
+    """Browsers send the origin of the page with every kind of body."""
     process = slow if token else slow_local
     host = urlsplit(process.address).netloc
     for path in PATHS:
@@ -99,20 +95,20 @@ def test_pages_of_other_sites_are_refused(slow, slow_local, token, origins, answ
 
 @pytest.fixture(scope="module")
 def slow_local(folders):
-    """A service of this machine, without a token, under one more name; it gives up soon."""
+    """A service on this machine, without a token, with another host name and a short timeout."""
     with service(folders / "dense", "--timeout", 1, "--allow-host", "search.example.org") as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def slow(folders):
-    """A service that takes one request at a time, for a second."""
-    words = ("--queue", 1, "--timeout", 1, "--batch", 1, "--max-k", 1000, "--allow-host", "search.example.org")
-    with service(folders / "dense", *words, env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
+    """A service with a token, a queue of one request and a short timeout."""
+    arguments = ("--queue", 1, "--timeout", 1, "--batch", 1, "--max-k", 1000, "--allow-host", "search.example.org")
+    with service(folders / "dense", *arguments, env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
         yield process
 
 
-def test_a_token_is_needed_for_all_but_the_page_and_health(slow):
+def test_everything_except_pages_and_health_needs_the_token(slow):
     with slow.client() as client:
         for path in ("/", "/docs", "/health", "/openapi.json"):
             assert client.get(path).status_code == 200
@@ -121,12 +117,12 @@ def test_a_token_is_needed_for_all_but_the_page_and_health(slow):
             assert response.status_code == 401
             assert response.headers["www-authenticate"] == "Bearer"
         assert client.get("/indexes", headers={"authorization": f"bearer {TOKEN}"}).status_code == 200
-        # With a token the name does not matter: a page of another site does not know it.
-        named = {"authorization": f"Bearer {TOKEN}", "host": "search.example.org"}
-        assert client.get("/indexes", headers=named).status_code == 200
+        # With a token, any host name is accepted: pages of other sites lack the token.
+        headers = {"authorization": f"Bearer {TOKEN}", "host": "search.example.org"}
+        assert client.get("/indexes", headers=headers).status_code == 200
 
 
-def test_more_requests_than_the_queue_holds_are_refused_with_a_time(slow):
+def test_a_full_queue_answers_429_with_retry_after(slow):
     with slow.client(headers={"authorization": f"Bearer {TOKEN}"}) as client:
         body = {"input": ["what is the capital of Peru " * 20] * 200}
         with ThreadPoolExecutor(8) as pool:
@@ -138,19 +134,19 @@ def test_more_requests_than_the_queue_holds_are_refused_with_a_time(slow):
     assert refused[0].json()["error"]["type"] == "BusyError"
 
 
-def test_an_answer_that_takes_too_long_is_given_up(slow):
+def test_a_slow_answer_is_aborted(slow):
     with slow.client(headers={"authorization": f"Bearer {TOKEN}"}) as client:
         start = time.monotonic()
         response = client.post("/v1/embeddings", json={"input": ["what is the capital of Peru " * 36] * 1000})
         took = time.monotonic() - start
         if response.status_code == 200 and took < 2:
-            pytest.skip(f"this machine answers the largest request in {took:.1f} s, and the least timeout is 1 s")
+            pytest.skip(f"this machine answers the largest request within {took:.1f} s")
         assert response.status_code == 504
         assert "there was no answer within 1 s" in response.json()["error"]["message"]
         assert took < 5
 
 
-def test_a_body_that_does_not_arrive_is_given_up(slow):
+def test_an_incomplete_body_is_answered_with_408(slow):
     head = f"POST /search HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
     answer = raw(slow, (head + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{").encode())
     assert b"408" in answer.split(b"\r\n")[0]
@@ -169,8 +165,8 @@ WAITING = {
 
 
 @pytest.mark.parametrize("sent", WAITING.values(), ids=WAITING)
-def test_a_client_that_dawdles_is_hung_up_on(slow_local, sent):
-    """A byte now and then wins no time."""
+def test_connections_of_slow_clients_are_closed(slow_local, sent):
+    """Even if the client keeps sending single bytes."""
     place = urlsplit(slow_local.address)
     end = time.monotonic() + 10
     with socket.create_connection((place.hostname, place.port), timeout=0.2) as connection:
@@ -190,8 +186,8 @@ def test_a_client_that_dawdles_is_hung_up_on(slow_local, sent):
 
 
 @LINUX
-def test_a_client_that_does_not_fetch_its_answers_is_hung_up_on(slow_local):
-    """And the log does not fill with its failures."""
+def test_connections_of_clients_that_do_not_read_are_closed(slow_local):
+    """And nothing is logged."""
     request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     place = urlsplit(slow_local.address)
     with slow_local.client() as client, socket.socket() as connection:
@@ -207,23 +203,22 @@ def test_a_client_that_does_not_fetch_its_answers_is_hung_up_on(slow_local):
 
 
 def descriptors(client):
-    """How many files and connections a service has open."""
+    """The number of files and connections that a service has open."""
     return float(re.search(r"^process_open_fds (\S+)", client.get("/metrics").text, re.MULTILINE)[1])
 
 
 @pytest.mark.parametrize("sent", WAITING.values(), ids=WAITING)
-def test_connections_that_wait_keep_nobody_out(few_descriptors, sent):
-    with held(few_descriptors, 200, sent), few_descriptors.client() as client:
+def test_waiting_connections_do_not_block_others(few_descriptors, sent):
+    with open_connections(few_descriptors, 200, sent), few_descriptors.client() as client:
         assert client.post("/search", json={"query": "Peru"}).status_code == 200
 
 
 @LINUX
-def test_a_service_without_descriptors_waits_for_some(few_descriptors):
-    """Other things than connections take them, too."""
+def test_a_service_recovers_from_a_lack_of_descriptors(few_descriptors):
     pid = few_descriptors.child.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, limits[1]))
-    with held(few_descriptors, 5, b""):
+    with open_connections(few_descriptors, 5, b""):
         time.sleep(0.5)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     with few_descriptors.client() as client:
@@ -231,7 +226,7 @@ def test_a_service_without_descriptors_waits_for_some(few_descriptors):
 
 
 @contextmanager
-def held(process, count, sent):
+def open_connections(process, count, sent):
     place = urlsplit(process.address)
     with ExitStack() as connections:
         for _ in range(count):
@@ -243,7 +238,7 @@ def held(process, count, sent):
 
 @pytest.fixture(scope="module")
 def few_descriptors(folders):
-    """A service that may have 100 files and connections open."""
+    """A service with at most 100 open files and connections."""
     with service(folders / "dense", descriptors=100) as process:
         yield process
 
@@ -259,8 +254,8 @@ def few_descriptors(folders):
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_refused_in_one_answer(slow_local, data):
-    """And does not fill the log."""
+def test_invalid_http_is_refused_with_one_answer(slow_local, data):
+    """And nothing is logged."""
     lines = len(slow_local.lines)
     answer = raw(slow_local, data)
     assert answer.startswith(b"HTTP/1.1 400")
@@ -269,7 +264,7 @@ def test_what_is_not_http_is_refused_in_one_answer(slow_local, data):
 
 
 @pytest.mark.slow
-def test_a_service_beyond_the_machine_without_a_token_warns(folders):
+def test_an_exposed_service_without_a_token_warns(folders):
     with service(folders / "dense", "--host", "0.0.0.0") as process:
         assert process.wait_for("Warning: anyone who reaches 0.0.0.0 can search")
     with service(folders / "dense", "--host", "0.0.0.0", env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
@@ -277,14 +272,14 @@ def test_a_service_beyond_the_machine_without_a_token_warns(folders):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
-        (("{folder}/nothere",), "does not exist"),
+        (("{folder}/nowhere",), "does not exist"),
         (("{folder}/corpus.jsonl",), "is a corpus"),
         (("{folder}/dense", "--rerank", "5"), "has no effect here"),
         (("{folder}/dense", "--fusion", "rrf"), "there is only one"),
         (("{folder}/dense", "--token-file", "{folder}/short"), "it needs 16 or more"),
-        (("{folder}/dense", "--token-file", "{folder}/nothere"), "cannot be read"),
+        (("{folder}/dense", "--token-file", "{folder}/nowhere"), "cannot be read"),
         (("{folder}/dense", "--reranker", "{folder}/dense"), "holds an index, not a model"),
         (("{folder}/dense", "--set", "indexer.blok=3"), "did you mean 'indexer.block'"),
         (("{folder}/dense", "--model", "{folder}"), ""),
@@ -293,18 +288,10 @@ def test_a_service_beyond_the_machine_without_a_token_warns(folders):
         (("{folder}/dense", "--allow-host", "http://a.example"), "is not a host name"),
     ],
 )
-def test_what_cannot_be_served_is_one_message(folders, words, message):
-    """And exit code 2, before anything is loaded where that can be."""
+def test_mistakes_of_the_command_have_a_message_and_exit_code_2(folders, arguments, message):
     (folders / "short").write_text("abc\n")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        command = [word.format(folder=folders, port=port) for word in words]
-        result = CliRunner().invoke(main, ["serve", *command])
+        formatted = [argument.format(folder=folders, port=port) for argument in arguments]
+        result = CliRunner().invoke(main, ["serve", *formatted])
     assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
-
-
-def test_python_serves_with_the_same_options(folders):
-    with pytest.raises(InputError, match="does not exist"):
-        rk.serve(folders / "dense", folders / "nothere")
-    with pytest.raises(OptionError, match="did you mean 'port'"):
-        rk.serve(folders / "dense", prot=1)

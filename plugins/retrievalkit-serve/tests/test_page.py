@@ -1,4 +1,4 @@
-"""The page in a real browser: by keyboard, hostile texts, side by side, by its address, on a phone, in the dark."""
+"""The search page in a browser: keyboard, hostile texts, columns, addresses, small screens, themes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ QUERY = "what is the capital of Peru"
 @pytest.fixture(scope="module")
 def browser():
     if not CHROMIUM:
-        pytest.skip("there is no Chromium to test the page in (apt-get install chromium)")
-    words = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*words, "--disable-sync", "--no-first-run"])
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=[*arguments, "--disable-sync", "--no-first-run"]
+        )
         yield browser
         browser.close()
 
 
 @pytest.fixture
 def opened(browser, served):
-    """Opens the page; scripts that are not its own, errors and requests elsewhere fail the test."""
+    """Opens the page; the test fails if there are foreign scripts, errors or requests to other sites."""
     problems, contexts = [], []
 
     def open_page(path="/", address=served.address, **options):
@@ -55,14 +57,14 @@ def opened(browser, served):
 
 
 def hits_of(page, column=0):
-    """The hits of a column, once they are there."""
+    """Wait for the hits of a column."""
     view = page.locator(".view").nth(column)
     playwright.expect(view.locator(".state")).to_contain_text(" ms")
     return view.locator(".hit")
 
 
 def test_a_search_by_keyboard_alone(opened, client):
-    """Type, Enter, down to the second hit, Enter for its text, Escape back to the box."""
+    """Type, Enter, down to the second hit, Enter for its text, Escape to the search box."""
     page = opened()
     assert page.evaluate("document.activeElement.id") == "query"
     page.keyboard.type(QUERY)
@@ -84,8 +86,8 @@ def test_a_search_by_keyboard_alone(opened, client):
     playwright.expect(page.locator(".state.bad")).to_contain_text("this service accepts 200")
 
 
-def test_without_a_query_the_page_shows_what_is_served(opened, client):
-    """The collection, its indexes, and titles that are searched for on a click; back leads here again."""
+def test_the_start_page_shows_the_collection(opened, client):
+    """Its name, indexes, and titles as example queries; the back button returns to it."""
     page = opened()
     served = client.get("/indexes").json()
     playwright.expect(page.locator("#collection")).to_have_text(served["collection"])
@@ -103,7 +105,7 @@ def test_without_a_query_the_page_shows_what_is_served(opened, client):
 
 
 def test_the_legend_explains_what_the_hits_show(opened):
-    """Nearest sentences of single vectors, and tokens of late interaction, but no terms of words."""
+    """Nearest sentences for single vectors, and tokens for late interaction, but no terms."""
     page = opened(f"/?query={QUERY}")
     hits_of(page)
     playwright.expect(page.locator(".hit .why").filter(has_text="nearest sentence:").first).to_be_visible()
@@ -115,7 +117,7 @@ def test_the_legend_explains_what_the_hits_show(opened):
 
 @pytest.fixture(scope="module")
 def handbook(tmp_path_factory, tiny_model):
-    """A service of documents in five passages each, with fields."""
+    """A service of documents with five passages each, and with fields."""
     folder = tmp_path_factory.mktemp("documents")
     places = ["Peru", "Chile", "Bolivia"]
     rows = [
@@ -135,7 +137,7 @@ def handbook(tmp_path_factory, tiny_model):
 
 
 def test_a_document_is_a_hit_with_its_passages(opened, handbook):
-    """Three passages and a button for the rest; a passage opens in its document, with its place marked."""
+    """Three passages and a button for the others; a click shows a passage highlighted in its document."""
     page = opened(f"/?query={QUERY}", address=handbook.address)
     hits = hits_of(page)
     assert hits.count() == 3
@@ -153,8 +155,8 @@ def test_a_document_is_a_hit_with_its_passages(opened, handbook):
     playwright.expect(whole).to_have_count(0)
 
 
-def test_facets_and_a_written_filter_narrow_the_hits(opened, handbook):
-    """They are one expression, which the address keeps; a mistake in it is reported with the fields that there are."""
+def test_facets_and_typed_filters_restrict_the_hits(opened, handbook):
+    """Both edit one expression, which is part of the address; mistakes are reported with the known fields."""
     page = opened(f"/?query={QUERY}", address=handbook.address)
     assert hits_of(page).count() == 3
     page.locator("#narrow summary").click()
@@ -182,7 +184,7 @@ def test_facets_and_a_written_filter_narrow_the_hits(opened, handbook):
     playwright.expect(again.locator(".hit")).to_have_count(3)
 
 
-def test_a_service_that_stopped_is_reported_in_words(opened, folders):
+def test_the_page_reports_a_stopped_service(opened, folders):
     with service(folders / "dense") as process:
         page = opened(f"/?query={QUERY}", address=process.address)
         hits_of(page)
@@ -191,7 +193,7 @@ def test_a_service_that_stopped_is_reported_in_words(opened, folders):
         playwright.expect(page.locator(".state.bad")).to_contain_text("does not answer")
 
 
-def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
+def test_a_hit_shows_reasons_and_the_scores_of_each_index(opened, client):
     page = opened(f"/?query={QUERY}")
     first = hits_of(page).first
     hit = client.post("/search", json={"query": QUERY}).json()["hits"][0]
@@ -209,8 +211,8 @@ def test_a_hit_shows_why_and_the_scores_of_each_index(opened, client):
     assert "why=0" in page.url
 
 
-def test_hostile_texts_are_shown_and_not_run(opened):
-    """In titles, ids, texts, whole texts and the query."""
+def test_scripts_in_texts_are_shown_but_not_run(opened):
+    """In titles, ids, snippets, documents and the query."""
     page = opened("/?query=%3Cimg%20src%3Dx%20onerror%3Dhacked(9)%3E%20capital%20bold%20evil%20peru&k=50")
     hits = hits_of(page)
     hostile = hits.filter(has_text="</script>")
@@ -218,7 +220,7 @@ def test_hostile_texts_are_shown_and_not_run(opened):
     assert hostile.locator(".title").inner_text() == "</script><script>hacked(2)</script>"
     assert hostile.locator(".id").inner_text() == "<img src=x onerror=hacked(1)>"
     assert "\ufffdevil {{7*7}}" in hostile.locator(".snippet").inner_text()
-    # Positions count characters, of which JavaScript sees two in an emoji.
+    # Positions count characters; in JavaScript, an emoji has a length of two.
     assert "Peru" in [mark.inner_text() for mark in hostile.locator(".snippet mark").all()]
     hostile.click()
     playwright.expect(hostile.locator(".whole")).to_contain_text("onerror=hacked(3)")
@@ -227,8 +229,8 @@ def test_hostile_texts_are_shown_and_not_run(opened):
     assert page.evaluate("window.hacks") == []
 
 
-def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
-    """Another index, another fusion; what a hit's rank is elsewhere; back; and the same from the address."""
+def test_columns_are_part_of_the_address(opened):
+    """With their indexes and fusion; each hit shows its rank in the other columns; the back button restores columns."""
     page = opened(f"/?query={QUERY}")
     hits_of(page)
     page.click("#add")
@@ -254,7 +256,7 @@ def test_columns_side_by_side_have_an_address_that_keeps_them(opened):
     playwright.expect(page.locator(".view")).to_have_count(3)
 
 
-def test_the_reranker_is_a_switch(opened):
+def test_re_ranking_can_be_switched_on(opened):
     page = opened(f"/?query={QUERY}")
     hits_of(page)
     page.get_by_label("re-rank").check()
@@ -264,22 +266,19 @@ def test_the_reranker_is_a_switch(opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_in_the_light_and_in_the_dark(opened, scheme):
-    """Nothing is wider than the screen, and the colours follow the reader's choice and the button."""
+def test_the_page_fits_a_small_screen_and_follows_the_colour_scheme(opened, scheme):
+    """Nothing is wider than the screen; the colours follow the browser's setting."""
     page = opened(f"/?query={QUERY}", viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
     hits_of(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    dark = "getComputedStyle(document.body).backgroundColor"
-    assert sum(map(int, re.findall(r"\d+", page.evaluate(dark))[:3])) > 600 if scheme == "light" else 100
-    before = page.evaluate(dark)
-    page.click("#theme")
-    assert page.evaluate(dark) != before
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 600) == (scheme == "light")
     page.click("#add")
     hits_of(page, 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_with_a_token_the_page_asks_for_it(opened, folders):
+def test_the_page_prompts_for_the_token(opened, folders):
     with service(folders / "dense", env={"RKIT_SERVE_TOKEN": TOKEN}) as process:
         page = opened(f"/?query={QUERY}", address=process.address)
         page.get_by_label("Token").last.fill(TOKEN)

@@ -1,6 +1,6 @@
-"""The loss of CITADEL: the vectors and the router learn to retrieve, and the router to use all keys.
+"""CITADEL's loss: trains vectors and router to retrieve, and the router to use all keys.
 
-With CE the contrastive loss over in-batch negatives, s the scores of the vectors and w(q), w(d) the largest weight of
+CE is the contrastive loss over in-batch negatives, s the score of the vectors, and w(q), w(d) the largest weight of
 each key over the tokens of a text:
 
     L = CE(s(q, d))  +  CE(<w(q), w(d)>)  +  lambda (B(queries) + B(documents))
@@ -26,7 +26,7 @@ class Citadel(Loss):
 
     Args:
         temperature: Divides the scores; None = 0.05 for a pooler whose scores are cosines, else 1.
-        balance: Lambda: larger spreads the tokens over more keys, and gives fewer keys to a text.
+        balance: Lambda: a larger value spreads the tokens over more keys, with fewer keys per text.
     """
 
     def __init__(self, *, temperature: PositiveFloat | None = None, balance: NonNegativeFloat = 0.01) -> None:
@@ -43,20 +43,20 @@ class Citadel(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """Compute the loss of a batch, in float32 under autocast too."""
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.as_indexed().float()
             logits = {}
             if queries.vectors is not None:
                 logits["vectors"] = scores(replace(queries, weights=None), replace(documents, weights=None))
-            # Without the router's weights in eval mode: on held-out questions, this is the loss of the vectors.
+            # In eval mode there are no weights of the router: on held-out questions, this is the loss of the vectors.
             weights = [side.weights for side in (queries, documents) if side.weights is not None]
             if weights:
-                logits["router"] = scores(*(Representation(weights=of_side) for of_side in weights))
+                logits["router"] = scores(*(Representation(weights=side) for side in weights))
             terms = {
                 name: cross_entropy_in_batch(part / self.temperature, positives, ignore)
                 for name, part in logits.items()
             }
             if weights:
-                terms["balance"] = torch.stack([of_side.mean(dim=0).square().sum() for of_side in weights]).sum()
+                terms["balance"] = torch.stack([side.mean(dim=0).square().sum() for side in weights]).sum()
         return LossValue.weighted(terms, {"balance": self.balance})

@@ -1,10 +1,10 @@
-"""CITADEL: vectors of tokens, routed to lexical keys and compared with the vectors that are routed to the same key.
+"""CITADEL: vectors of tokens, routed to lexical keys, and compared with vectors of the same key.
 
 After Li et al. 2023, "CITADEL: Conditional Token Interaction via Dynamic Lexical Routing for Efficient and Effective
 Multi-Vector Retrieval" (arXiv:2211.10411). With h_i the last hidden state of token i and e a term of the vocabulary:
 
     w_i^e   = log(1 + relu(head(h_i)_e))             the router: the weight of key e
-    v_i     = W_tok h_i + b_tok                      a vector for each token, routed to its K keys of the largest weight
+    v_i     = W_tok h_i + b_tok                      a vector for each token, routed to the K keys of largest weight
     v_cls   = W_cls h_cls + b_cls                    a vector for the text
     s(q, d) = <v_cls(q), v_cls(d)>  +  sum over tokens i of q and their keys e of
               max over tokens j of d with the key e of  w_i^e w_j^e <v_i, v_j>
@@ -24,16 +24,16 @@ from retrievalkit.scoring.lexical import max_saturated, text_mask
 
 
 class Citadel(Pooler):
-    """CITADEL, dynamic lexical routing: vectors of tokens, compared with those that the router gives the same key.
+    """CITADEL, dynamic lexical routing: vectors of tokens, compared with vectors that the router assigns the same key.
 
-    `rkit train --pooler citadel`, with an encoder that has a vocabulary head. In training, a text has weights too: the
-    largest weight of each key, which the loss `citadel` trains the router with.
+    `rkit train --pooler citadel`, with an encoder that has a vocabulary head. In training, a text also has weights, the
+    largest of each key, by which the loss `citadel` trains the router.
 
     Args:
         dimension: Size of the tokens' vectors.
-        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no such vector.
-        query_keys: Largest number of keys of a query's token.
-        document_keys: Largest number of keys of a document's token.
+        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no [CLS] vector.
+        query_keys: Maximum number of keys per token of a query.
+        document_keys: Maximum number of keys per token of a document.
     """
 
     needs = Needs(layers=(-1,), vocabulary_head=True)
@@ -56,7 +56,7 @@ class Citadel(Pooler):
         self.text = nn.Linear(info.width, cls_dimension) if cls_dimension else None
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, pieces + tokens * keys, dimension), their mask and their keys; in training, weights."""
+        """Compute vectors (batch, pieces + tokens * keys, dimension), their mask and keys; in training, weights."""
         assert states.head is not None
         words = text_mask(states)
         # Masked first, because states at padding may be infinite.
@@ -77,7 +77,7 @@ class Citadel(Pooler):
         return Representation(vectors, _at_least_one(mask), router, keys=keys)
 
     def _pieces(self, states: TokenStates) -> Tensor:
-        """(batch, pieces, dimension): the [CLS] vector, padded with zeros to full pieces."""
+        """Return the [CLS] vectors in pieces (batch, pieces, dimension), padded with zeros to full pieces."""
         assert self.text is not None
         empty = ~states.attention_mask.bool().any(dim=1, keepdim=True)
         whole = self.text(states.first_states(self.layer).masked_fill(empty, 0.0))  # (batch, cls_dimension)
@@ -86,13 +86,13 @@ class Citadel(Pooler):
 
 
 def _at(words: Tensor, values: Tensor) -> Tensor:
-    """(batch, tokens, ...): values (words, ...) at the tokens of the mask (batch, tokens), zeros elsewhere."""
+    """Spread values (words, ...) over the True positions of a mask (batch, tokens); zeros elsewhere."""
     return values.new_zeros(*words.shape, *values.shape[1:]).masked_scatter(
         words.view(*words.shape, *[1] * (values.dim() - 1)), values
     )
 
 
 def _at_least_one(mask: Tensor) -> Tensor:
-    """The mask (batch, vectors), and the first vector of a text that has none, which is one of zeros."""
+    """Add to the mask (batch, vectors) the first vector, a vector of zeros, of texts that have none."""
     first = torch.arange(mask.shape[1], device=mask.device) == 0
     return torch.where(mask.any(dim=1, keepdim=True), mask, first)

@@ -1,8 +1,7 @@
-"""CITADEL: score and loss by hand, the contract, and from training to evaluation."""
+"""CITADEL: score and loss by hand, conformance, and a trained index."""
 
 from __future__ import annotations
 
-import json
 from math import e, log
 
 import pytest
@@ -50,8 +49,8 @@ DOCUMENT = states([(B, (ONE, -5.0, TWO)), (A, (TWO, ONE, 0.0))])
 """Token b is routed to Z (2) and X (1), a to X (2) and Y (1)."""
 
 
-def test_the_score_is_that_of_the_paper():
-    """Key X: the best of two tokens, times the weights; key Y: one token of the document; [CLS] adds 3*3 + 1*1."""
+def test_the_score_equals_the_papers_equation():
+    """Key X: the best of two tokens, times the weights; key Y: a single token; [CLS] adds 3*3 + 1*1."""
     citadel = pooler(cls_dimension=2, document_keys=2)
     query, document = citadel(QUERY, "query"), citadel(DOCUMENT, "document")
     by_x = max(1 * 1 * ONE * ONE, 1 * 2 * ONE * TWO)
@@ -60,7 +59,7 @@ def test_the_score_is_that_of_the_paper():
 
 
 def test_a_token_has_no_more_keys_than_positive_weights():
-    """A weight of 0 adds nothing, and is not indexed."""
+    """Keys with a weight of 0 are not indexed."""
     document = pooler(cls_dimension=0, document_keys=3)(DOCUMENT, "document")
     assert document.keys[document.vector_mask].tolist() == [Z, X, X, Y]
 
@@ -85,25 +84,16 @@ def test_the_loss_trains_vectors_and_router_and_balances_the_keys():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"cls_dimension": 0, "query_keys": 2}], ids=str)
-def test_the_contract_is_kept(options, tiny_model):
+def test_the_pooler_conforms(options, tiny_model):
     testing.check("pooler", "citadel", model=tiny_model, **options)
 
 
 @pytest.mark.slow
-def test_the_contract_of_losses_is_kept():
+def test_the_loss_conforms():
     testing.check("loss", "citadel")
 
 
-def test_from_training_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
-    """Trained, it finds most answers, and the index is exact."""
-    data = tiny_collection.folder
-    words = ["--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]
-    small = ["--epochs", 8, "--batch-size", 16, "--learning-rate", "1e-2", "--set", "encoder.dropout=0"]
-    rkit("train", "--model", tiny_model, "--pooler", "citadel", *words, *small, "--set", "negatives=0")
-    rkit("encode", tmp_path / "checkpoint", tiny_collection.corpus, "--output", tmp_path / "vectors")
-    checked = rkit("index", tmp_path / "vectors", "--output", tmp_path / "index", "--check")
-    assert "recall@10 1.0000" in checked, checked
-    run = tmp_path / "run.trec"
-    rkit("search", tmp_path / "index", "--queries", tiny_collection.queries, "--k", 10, "--output", run)
-    judged = json.loads(rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json"))
-    assert judged["metrics"]["nDCG@10"] > 0.5
+def test_a_trained_index_is_exact_and_retrieves_answers(train_and_index, ndcg):
+    index, output = train_and_index("citadel")
+    assert "recall@10 1.0000" in output
+    assert ndcg(index) > 0.5

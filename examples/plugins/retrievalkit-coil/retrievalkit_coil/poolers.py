@@ -7,8 +7,8 @@ List" (arXiv:2104.07186). With h_i the last hidden state of token i:
     v_cls   = W_cls h_cls + b_cls                    a vector for the text
     s(q, d) = <v_cls(q), v_cls(d)>  +  sum over tokens i of q that are in d of  max over j in d, j = i, of <v_i, v_j>
 
-A vector's key is its token. The vector of the text is divided into vectors of the tokens' size: piece n has the key
--1 - n, so each piece is compared with the same piece, and the sum of their products is the product of the whole.
+A vector's key is its token. The vector of the text is divided into pieces of the tokens' size: piece n has the key
+-1 - n, so pieces of the same number are compared, and their products add up to the product of the whole vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Coil(Pooler):
 
     Args:
         dimension: Size of the tokens' vectors.
-        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no such vector (COIL-tok).
+        cls_dimension: Size of the [CLS] vector, stored as vectors of the tokens' size; 0 = no [CLS] vector (COIL-tok).
     """
 
     needs = Needs(layers=(-1,))
@@ -41,7 +41,7 @@ class Coil(Pooler):
         self.text = nn.Linear(info.width, cls_dimension) if cls_dimension else None
 
     def forward(self, states: TokenStates, side: Side) -> Representation:  # noqa: ARG002 - both sides are alike
-        """The vectors (batch, pieces + tokens, dimension), their mask and their keys."""
+        """Compute vectors (batch, pieces + tokens, dimension), their mask and keys."""
         mask = text_mask(states)
         # Masked first, because states at padding may be infinite.
         hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
@@ -59,7 +59,7 @@ class Coil(Pooler):
         )
 
     def _pieces(self, states: TokenStates) -> Tensor:
-        """(batch, pieces, dimension): the [CLS] vector, padded with zeros to full pieces."""
+        """Return the [CLS] vectors in pieces (batch, pieces, dimension), padded with zeros to full pieces."""
         assert self.text is not None
         empty = ~states.attention_mask.bool().any(dim=1, keepdim=True)
         whole = self.text(states.first_states(self.layer).masked_fill(empty, 0.0))  # (batch, cls_dimension)
@@ -68,6 +68,6 @@ class Coil(Pooler):
 
 
 def _at_least_one(mask: Tensor) -> Tensor:
-    """The mask (batch, tokens), and the first position of a text that has no token."""
+    """Add to the mask (batch, tokens) the first position of texts without tokens."""
     first = torch.arange(mask.shape[1], device=mask.device) == 0
     return torch.where(mask.any(dim=1, keepdim=True), mask, first)

@@ -2,7 +2,7 @@
 
     L_stop = mean over documents of  sum over words w of r_w
 
-the L1 norm of the gates, which the paper adds to the loss of the ranking.
+This is the L1 norm of the gates, which the paper adds to the ranking loss.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stopwords(Loss):
         ignore: Tensor | None = None,  # noqa: ARG002 - by contract
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The regulariser of a batch, in float32 under autocast too."""
+        """Compute the regulariser of a batch, in float32 under autocast too."""
         if documents.vectors is None or GATE not in (documents.parts or {}):
             msg = "loss 'stopwords' trains the gates of pooler 'colberter', but this pooler's vectors have none. "
             msg += "Choose --pooler colberter with gate=true, or leave out stopwords."

@@ -27,9 +27,9 @@ GATE = "gate"
 
 
 class ColBERTer(Pooler):
-    """ColBERTer, late interaction over whole words: a vector per distinct word; documents drop words by a gate.
+    """ColBERTer, late interaction over whole words: a vector per distinct word; gates let documents drop words.
 
-    Without ColBERTer's [CLS] vector: `rkit train --pooler colberter`. With gates, each vector has an additional column
+    `rkit train --pooler colberter`, without ColBERTer's [CLS] vector. With gates, each vector has an additional column
     for the loss: the gate, which is 0 in queries and so does not affect scores. A document whose gates are all closed
     keeps its first word. [CLS] and [SEP] have no vectors.
 
@@ -56,16 +56,16 @@ class ColBERTer(Pooler):
 
     @property
     def default_loss(self) -> str:  # type: ignore[override]
-        """The contrastive loss; with gates, plus their regulariser."""
+        """Contrastive loss; with gates, plus their regulariser."""
         return "contrastive" if self.gate is None else "contrastive+stopwords"
 
     def bind(self, encoder: Encoder) -> None:
-        """Look up the pieces that continue a word."""
+        """Look up the tokens that continue a word."""
         if self.whole_words:
             self.continues = continuing(encoder)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors (batch, words, dimension) and their mask; with gates, an additional column."""
+        """Compute vectors (batch, words, dimension) and their mask; with gates, with an additional column."""
         mask = text_mask(states)
         # Masked first, because states at padding may be infinite.
         hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
@@ -83,6 +83,6 @@ class ColBERTer(Pooler):
 
 
 def _at_least_one(mask: Tensor) -> Tensor:
-    """The mask (batch, words), and the first word of a text that has none."""
+    """Add to the mask (batch, words) the first word of texts that have none."""
     first = torch.arange(mask.shape[1], device=mask.device) == 0
     return torch.where(mask.any(dim=1, keepdim=True), mask, first)

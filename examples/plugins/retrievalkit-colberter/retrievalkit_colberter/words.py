@@ -1,4 +1,4 @@
-"""The words that tokens belong to: WordPiece marks the pieces that continue a word with "##"."""
+"""Whole words from WordPiece tokens, which have the prefix "##" if they continue a word."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CONTINUES = "##"
 
 
 def continuing(encoder: Encoder) -> Tensor:
-    """(vocabulary,) bool, True for pieces that continue a word.
+    """Return a mask (vocabulary,) of the tokens that continue a word.
 
     Raises:
-        UnsupportedError: The vocabulary does not mark these pieces.
+        UnsupportedError: The vocabulary does not mark these tokens.
     """
     names = encoder.tokens(range(encoder.info.vocabulary_size))
     marked = torch.tensor([name.startswith(CONTINUES) for name in names])
@@ -31,12 +31,12 @@ def continuing(encoder: Encoder) -> Tensor:
 
 
 def word_numbers(input_ids: Tensor, mask: Tensor, continues: Tensor | None) -> Tensor:
-    """The distinct words of each text, numbered from 0 in the order in which they first occur.
+    """Number the distinct words of each text from 0, in the order of their first occurrence.
 
     Args:
         input_ids: (batch, tokens).
         mask: (batch, tokens) bool, True at the tokens of the text.
-        continues: (vocabulary,) bool, True for pieces that continue a word; None = every token is a distinct word.
+        continues: (vocabulary,) bool, True for tokens that continue a word; None = every token is a distinct word.
 
     Returns:
         (batch, tokens) long: the number of each token's word, -1 outside the mask.
@@ -49,7 +49,7 @@ def word_numbers(input_ids: Tensor, mask: Tensor, continues: Tensor | None) -> T
 
 
 def _numbers(ids: Sequence[int], inside: Sequence[bool], starts: Sequence[bool]) -> list[int]:
-    """The word numbers of one text."""
+    """Return the word number of each token of a text."""
     words: list[list[int]] = []
     before = False
     for place, here in enumerate(inside):
@@ -68,7 +68,7 @@ def _numbers(ids: Sequence[int], inside: Sequence[bool], starts: Sequence[bool])
 
 
 def mean_by_word(vectors: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of the vectors of each word.
+    """Average the vectors of each word.
 
     Args:
         vectors: (batch, tokens, dim).

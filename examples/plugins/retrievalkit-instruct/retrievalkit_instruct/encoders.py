@@ -1,11 +1,11 @@
-"""Texts with instructions, as E5 and BGE are trained on: a format for each side, filled from the text's record.
+"""Texts with instructions, for models such as E5 and BGE: a format for each side, filled from the text's record.
 
 After Wang et al. 2024, "Improving Text Embeddings with Large Language Models" (arXiv:2401.00368): a query is encoded as
 
     Instruct: {instruction}
     Query: {text}
 
-where the instruction describes the query's task, so that one model serves many tasks; documents have none, or a prefix.
+where the instruction describes the query's task, so that a model can serve many tasks; documents have no instruction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Instruct(Transformer):
     ) -> None:
         super().__init__(model, query_length=query_length, document_length=document_length, end_token=end_token)
         formats = {"query": query_format, "document": document_format}
-        self.formats = {side: one.replace(r"\n", "\n") for side, one in formats.items()}
+        self.formats = {side: template.replace(r"\n", "\n") for side, template in formats.items()}
         self.instruction = instruction
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
@@ -64,7 +64,7 @@ class Instruct(Transformer):
         return ids
 
     def formatted(self, text: Text, side: Side) -> str:
-        """The text in the format of its side."""
+        """Return the text in the format of its side; an empty text stays empty."""
         if not text.title and not text.body:
             return ""
         values = {"instruction": self.instruction, **text.fields, "title": text.title, "text": text.body}

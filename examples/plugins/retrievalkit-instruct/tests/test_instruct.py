@@ -1,4 +1,4 @@
-"""Formats by hand, the contract, and the same vectors as from texts that were formatted before."""
+"""Formats by hand, conformance, and vectors equal to those of formatted texts."""
 
 from __future__ import annotations
 
@@ -29,57 +29,61 @@ def test_a_format_is_filled_from_the_record(text, side, options, expected, tiny_
     encoder = Instruct(tiny_model, **options)
     assert encoder.formatted(text, side) == expected
     built_in = registry.create("encoder", "transformer", tiny_model)
-    for one in (encoder, built_in):
-        one.prepare(Needs())
+    for loaded in (encoder, built_in):
+        loaded.prepare(Needs())
     assert encoder.tokenize([text], side) == built_in.tokenize([Text("", expected)], side)
 
 
 @pytest.mark.slow
-def test_the_contract_is_kept(rkit):
+def test_the_encoder_conforms(rkit):
     assert " failed" not in rkit("plugins", "check", "instruct")
 
 
-def written(path, rows):
+def write(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def rows_of(folder):
+def vectors_of(folder):
     return [vectors.tolist() for _, vectors in VectorStore(folder).shards()]
 
 
 def test_training_encoding_and_search_read_the_fields(rkit, tiny_model, tiny_collection, tmp_path):
-    """A model trained on records equals one trained on texts that were formatted before, and finds the same."""
+    """A model trained on records equals a model trained on formatted texts, with equal vectors and hits."""
     passages = [json.loads(line) for line in tiny_collection.corpus.read_text().splitlines()]
+    tasks = ["name the capital", "name the currency"] * 12
     examples = [
-        {"query_id": f"q{row}", "query": f"which city of {row}", "positives": [one["_id"]], "metadata": {"task": task}}
-        for row, (one, task) in enumerate(
-            zip(passages[:24], ["name the capital", "name the currency"] * 12, strict=True)
-        )
+        {
+            "query_id": f"q{row}",
+            "query": f"which city of {row}",
+            "positives": [passage["_id"]],
+            "metadata": {"task": task},
+        }
+        for row, (passage, task) in enumerate(zip(passages[:24], tasks, strict=True))
     ]
     settings = {
         "records": ["--encoder", "instruct", "--set", "encoder.query_format={task}: {text}",
                     "--set", "encoder.document_format={source}: {text}"],
         "texts": [],
     }  # fmt: skip
-    found = {}
+    results = {}
     for name, options in settings.items():
         folder = tmp_path / name
         folder.mkdir()
-        corpus, asked = [], []
+        corpus, queries = [], []
         for number, passage in enumerate(passages):
             row = {"_id": passage["_id"], "text": passage["text"], "source": ["atlas", "almanac"][number % 2]}
             corpus.append(row if name == "records" else {**row, "text": f"{row['source']}: {row['text']}"})
         for row in examples:
             formatted = f"{row['metadata']['task']}: {row['query']}"
-            asked.append(row if name == "records" else {**row, "query": formatted})
-        corpus = written(folder / "corpus.jsonl", corpus)
-        asked = written(folder / "train.jsonl", asked)
+            queries.append(row if name == "records" else {**row, "query": formatted})
+        corpus = write(folder / "corpus.jsonl", corpus)
+        queries = write(folder / "train.jsonl", queries)
         small = ["--epochs", 1, "--batch-size", 8, "--pooler", "mean", "--set", "negatives=0", "--set", "held_out=0"]
-        rkit("train", "--model", tiny_model, "--corpus", corpus, "--examples", asked, *small, *options,
+        rkit("train", "--model", tiny_model, "--corpus", corpus, "--examples", queries, *small, *options,
              "--output", folder / "checkpoint")  # fmt: skip
         rkit("encode", folder / "checkpoint", corpus, "--output", folder / "vectors")
         rkit("index", folder / "vectors", "--output", folder / "index")
-        rkit("search", folder / "index", "--queries", asked, "--k", 5, "--output", folder / "run.trec")
-        found[name] = rows_of(folder / "vectors"), (folder / "run.trec").read_text()
-    assert found["records"] == found["texts"]
+        rkit("search", folder / "index", "--queries", queries, "--k", 5, "--output", folder / "run.trec")
+        results[name] = vectors_of(folder / "vectors"), (folder / "run.trec").read_text()
+    assert results["records"] == results["texts"]

@@ -6,8 +6,8 @@ residual of a few bits per dimension:
 
     code = argmin over centroids c of |v - c|         v' = centroid[code] + level[nearest level of v - centroid[code]]
 
-A search has three stages: texts with a vector near a query vector's best centroids; of these, the best by the scores of
-the centroids alone; of these, the best by the scores of v'. The folder contains
+A search has three stages: it retrieves texts with vectors at the centroids nearest to a query vector, ranks them by the
+scores of their centroids, and the best of them by the scores of v'. The folder contains
 
     centroids.npy   (centroids, dim) float32           levels.npy   (2 ** bits,) float32, the values of a residual
     codes.npy       (rows,) int32, the centroids       residuals.npy   (rows, dim * bits / 8) uint8, packed levels
@@ -32,7 +32,7 @@ from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone
 
 _BLOCK = 16_384
-# Vectors per centroid that k-means is trained on, and numbers of residuals.
+# Samples: vectors per centroid for k-means, and residual values for the levels.
 _SAMPLED, _SAMPLED_NUMBERS = 64, 1 << 18
 _ITERATIONS = 10
 
@@ -40,13 +40,13 @@ _ITERATIONS = 10
 class Plaid(Indexer):
     """PLAID for late interaction (ColBERTv2): centroids and residuals of 2 bits per dimension instead of the vectors.
 
-    Of 128 dimensions, a vector takes 36 bytes instead of 512. Scores are those of the decompressed vectors.
+    A vector of 128 dimensions takes 36 bytes instead of 512. Scores are computed from the decompressed vectors.
 
     Args:
         bits: Bits per dimension of the residuals.
         centroids: Number of centroids; None = 16 times the square root of the number of vectors, as a power of 2.
-        probes: Centroids that each query vector retrieves texts from, at least.
-        candidates: Texts whose vectors are decompressed for each query; at least 4 per requested hit.
+        probes: Minimum number of centroids from which each query vector retrieves texts.
+        candidates: Texts whose vectors are decompressed for each query; at least 4 per hit.
     """
 
     indexes = "vectors"
@@ -97,48 +97,48 @@ class Plaid(Indexer):
         for name, array in arrays.items():
             np.save(index_dir / f"{name}.npy", array, allow_pickle=False)
         (index_dir / IDS).write_bytes("".join(f"{name}\n" for name in source.ids).encode())
-        return {"texts": len(source), "vectors": source.rows, "centroids": count, "bytes_a_vector": width + 4}
+        return {"texts": len(source), "vectors": source.rows, "centroids": count, "bytes_per_vector": width + 4}
 
     def open(self, index_dir: Path) -> None:
         """Map the files into memory."""
         self._texts = CompressedTexts(index_dir, self.bits)
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best candidates by the scores of their decompressed vectors; ties in index order."""
+        """Return the best candidates by the scores of their decompressed vectors; ties in index order."""
         texts = self._texts
         check_k(k)
         vectors, mask = vectors_alone(queries, texts.dim).float(), queries.vector_mask
         k = min(k, len(texts.ids))
-        found = [
+        candidates = [
             self._candidates((query if mask is None else query[mask[row]]).numpy(), k)
             for row, query in enumerate(vectors)
         ]
-        best = best_of_candidates(Representation(vectors, mask), texts, found, k) if found else []
+        best = best_of_candidates(Representation(vectors, mask), texts, candidates, k) if candidates else []
         return [texts.ids.take(rows) for rows, _ in best], [scores for _, scores in best]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of the requested texts' decompressed vectors."""
+        """Score texts by their decompressed vectors."""
         vectors = vectors_alone(queries, self._texts.dim)
-        compared = Representation(vectors.float(), queries.vector_mask)
-        return scores_of(compared, self._texts, [self._texts.ids.rows(names) for names in ids])
+        queries = Representation(vectors.float(), queries.vector_mask)
+        return scores_of(queries, self._texts, [self._texts.ids.rows(names) for names in ids])
 
     def _candidates(self, query: np.ndarray, k: int) -> np.ndarray:
-        """The texts to decompress for a query (m, dim), ascending."""
-        texts, wanted = self._texts, max(self.candidates, 4 * k)
-        if wanted >= len(texts.ids):
+        """Return the texts to decompress for a query (m, dim), ascending."""
+        texts, count = self._texts, max(self.candidates, 4 * k)
+        if count >= len(texts.ids):
             return np.arange(len(texts.ids) if len(query) else 0)
         products = query @ texts.centroids.T  # (m, centroids)
         best = np.argpartition(-products, min(self.probes, products.shape[1]) - 1, axis=1)[:, : self.probes]
-        # Further centroids, until their lists must hold enough texts.
+        # Add centroids until their lists must contain enough texts.
         order = np.argsort(-products.max(axis=0, initial=-np.inf), kind="stable")
-        enough = np.searchsorted(np.cumsum(np.diff(texts.starts)[order]), wanted * texts.most_vectors) + 1
+        enough = np.searchsorted(np.cumsum(np.diff(texts.starts)[order]), count * texts.most_vectors) + 1
         probed = np.unique(np.concatenate([best.reshape(-1), order[:enough]]))
         near = np.unique(texts.lists[spread(texts.starts, probed)[0]])
-        if len(near) <= wanted or not len(query):
+        if len(near) <= count or not len(query):
             return near if len(query) else near[:0]
         rows, starts = spread(texts.offsets, near)
         by_centroid = np.maximum.reduceat(products[:, texts.codes[rows]], starts[:-1], axis=1).sum(axis=0)
-        return np.sort(near[np.argsort(-by_centroid, kind="stable")[:wanted]])
+        return np.sort(near[np.argsort(-by_centroid, kind="stable")[:count]])
 
 
 class CompressedTexts:
@@ -152,7 +152,7 @@ class CompressedTexts:
             return open_array(folder / f"{name}.npy", (dtype,), ndim)
 
         try:
-            # Small arrays are read at once.
+            # Small arrays are read into memory.
             self.centroids = np.array(array("centroids", "<f4", 2))
             self.levels = np.array(array("levels", "<f4", 1))
             self.codes, self.lists = array("codes", "<i4", 1), array("lists", "<i4", 1)
@@ -174,26 +174,26 @@ class CompressedTexts:
         self.most_vectors = int(np.diff(self.offsets).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """The texts of these rows, in their order, decompressed."""
+        """Decompress the vectors of texts, in the same order."""
         rows, starts = spread(self.offsets, texts)
         levels = unpack(self.residuals[rows], self.bits, self.dim)
         return VectorBlock(0, len(texts), self.centroids[self.codes[rows]] + self.levels[levels], starts, None)
 
 
 def pack(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """(rows, dim * bits / 8) uint8: numbers (rows, dim) below 2 ** bits, `bits` for each."""
+    """Pack numbers (rows, dim) below 2 ** bits into bytes (rows, dim * bits / 8)."""
     single = np.unpackbits(numbers.astype(np.uint8)[:, :, None], axis=2)[:, :, -bits:]  # (rows, dim, bits)
     return np.packbits(single.reshape(len(numbers), -1), axis=1)
 
 
 def unpack(packed: np.ndarray, bits: int, dim: int) -> np.ndarray:
-    """(rows, dim): the numbers that `pack` packed."""
+    """Return the numbers (rows, dim) in the output of `pack`."""
     single = np.unpackbits(packed, axis=1, count=dim * bits).reshape(-1, dim, bits)
     return single @ (1 << np.arange(bits)[::-1])
 
 
 def _levels(values: np.ndarray, count: int) -> np.ndarray:
-    """(count,) float32, ascending: levels whose squared distance from the values is least (Lloyd and Max)."""
+    """Return levels (count,), ascending, with the smallest squared error for the values (Lloyd and Max)."""
     largest = np.abs(values).max()
     levels = np.linspace(-largest, largest, 2 * count + 1)[1::2]
     for _ in range(_ITERATIONS):
@@ -205,17 +205,17 @@ def _levels(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _kmeans(points: np.ndarray, count: int) -> np.ndarray:
-    """(count, dim) float32 centroids of points (n, dim), at least `count`."""
-    trained = faiss.Kmeans(
+    """Return centroids (count, dim) of points (n, dim), with n at least `count`."""
+    kmeans = faiss.Kmeans(
         points.shape[1], count, niter=_ITERATIONS, seed=0, min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )  # fmt: skip
-    trained.train(points)
-    return np.asarray(trained.centroids, dtype=np.float32)
+    kmeans.train(points)
+    return np.asarray(kmeans.centroids, dtype=np.float32)
 
 
 def _nearest(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """(n,) the nearest centroid of each vector (n, dim)."""
+    """Return the number of the nearest centroid (n,) of each vector (n, dim)."""
     index = faiss.IndexFlatL2(centroids.shape[1])
     index.add(centroids)
     nearest: np.ndarray = index.search(vectors, 1)[1][:, 0]

@@ -1,4 +1,4 @@
-"""Token pooling: similar vectors of a document are merged into their mean, after training.
+"""Token pooling: merges similar vectors of a document into their mean, without training.
 
 After Clavié, Chaffin and Adams 2024, "Reducing the Footprint of Multi-Vector Retrieval with Minimal Performance Impact
 via Token Pooling" (arXiv:2409.14683). The n vectors of a document are clustered hierarchically, by Ward's linkage on
@@ -28,7 +28,7 @@ class TokenPooling(Compressor):
 
     Args:
         factor: Vectors per cluster, on average: of n vectors, n / factor remain, rounded down, at least 1.
-        protected: Number of vectors at the start of each document that are not pooled, such as [CLS]'s.
+        protected: Number of vectors at the start of each document that are not pooled, such as that of [CLS].
     """
 
     def __init__(self, *, factor: PositiveInt = 2, protected: NonNegativeInt = 1) -> None:
@@ -36,9 +36,9 @@ class TokenPooling(Compressor):
         self.protected = protected
 
     def compress(self, documents: Representation) -> Representation:
-        """The means of the clusters of each document's vectors, after its protected vectors."""
+        """Replace each document's vectors by its protected vectors and the means of its clusters."""
         if documents.vectors is None:
-            msg = "token_pooling merges vectors, and this model computes only weights. Leave --compressor out."
+            msg = "token_pooling merges vectors, but this model computes only weights. Leave --compressor out."
             raise UnsupportedError(msg)
         mask = documents.vector_mask
         pooled = [
@@ -46,7 +46,7 @@ class TokenPooling(Compressor):
             for row, vectors in enumerate(documents.vectors)
         ]
         vectors = pad_sequence(pooled, batch_first=True)  # (documents, m, dim)
-        counts = torch.tensor([len(one) for one in pooled])
+        counts = torch.tensor(list(map(len, pooled)))
         return replace(documents, vectors=vectors, vector_mask=torch.arange(vectors.shape[1]) < counts[:, None])
 
     def _pooled(self, vectors: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class TokenPooling(Compressor):
 
 
 def clusters(vectors: Tensor, count: int) -> Tensor:
-    """(n,) the cluster of each vector (n, dim), from 0: at most `count` clusters, by Ward's linkage."""
+    """Number the cluster of each vector (n, dim) from 0: at most `count` clusters, by Ward's linkage."""
     unit = functional.normalize(vectors, dim=-1)
     distances = (1 - unit @ unit.T).clamp(min=0)  # (n, n) cosine distances
     tree = linkage(squareform(distances.numpy(), checks=False), method="ward")
@@ -66,7 +66,7 @@ def clusters(vectors: Tensor, count: int) -> Tensor:
 
 
 def cluster_means(vectors: Tensor, numbers: Tensor) -> Tensor:
-    """(clusters, dim) the mean of the vectors (n, dim) of each cluster; `numbers` (n,) are their clusters."""
+    """Average the vectors (n, dim) of each cluster; `numbers` (n,) are the clusters. Returns (clusters, dim)."""
     counts = torch.bincount(numbers)
     sums = vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, numbers, vectors)
     return sums / counts[:, None]

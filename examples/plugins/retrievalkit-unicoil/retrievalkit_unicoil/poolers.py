@@ -1,8 +1,8 @@
-"""uniCOIL: a weight for each term of a text, computed by the encoder at the term's own token.
+"""uniCOIL: a weight for each term of a text, computed from the last state of the term's token.
 
 After Lin and Ma 2021, "A Few Brief Notes on DeepImpact, COIL, and a Conceptual Framework for Information Retrieval
-Techniques" (arXiv:2106.14807), which is COIL (Gao et al. 2021) with one number for a token instead of a vector. With
-h_i the last hidden state of token i:
+Techniques" (arXiv:2106.14807): COIL (Gao et al. 2021) with a number per token instead of a vector. With h_i the last
+hidden state of token i:
 
     w_i     = relu(W h_i + b)                                          a number
     s(q, d) = sum over tokens i of q that are in d of  w_i * max over j in d with the same token of  w_j
@@ -45,14 +45,14 @@ class UniCoil(Pooler):
         self.projection = nn.Linear(info.width, 1)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """Weights (batch, vocabulary), 0 for terms that are not in the text."""
+        """Compute weights (batch, vocabulary), 0 for terms that are not in the text."""
         weights = self.token_weights(states)  # (batch, tokens)
         zeros = weights.new_zeros(len(weights), self.vocabulary_size)
         reduction = "sum" if side == "query" and self.query_repeats == "sum" else "amax"
         return Representation(weights=zeros.scatter_reduce(1, states.input_ids, weights, reduction))
 
     def token_weights(self, states: TokenStates) -> Tensor:
-        """(batch, tokens) the weight of each token, in float32 at least; 0 for tokens without a weight."""
+        """Compute the weight of each token (batch, tokens), in float32 at least; 0 for tokens without a weight."""
         mask = self._mask(states)
         # Masked first, because states at padding may be infinite.
         hidden = states.last.masked_fill(~mask[:, :, None], 0.0)  # (batch, tokens, width)
@@ -60,7 +60,7 @@ class UniCoil(Pooler):
         return weights.to(torch.promote_types(weights.dtype, torch.float32)).masked_fill(~mask, 0.0)
 
     def _mask(self, states: TokenStates) -> Tensor:
-        """(batch, tokens) bool, True at tokens that have a weight."""
+        """Return a mask (batch, tokens) of the tokens that have a weight."""
         words = text_mask(states)
         if not self.separator:
             return words

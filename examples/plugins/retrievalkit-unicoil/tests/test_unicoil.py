@@ -1,8 +1,6 @@
-"""uniCOIL: the paper's score by hand, the contract, and from training to evaluation."""
+"""uniCOIL: the paper's score by hand, conformance, and a trained index."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 import retrievalkit_testing as testing
@@ -26,37 +24,36 @@ def states(*texts):
 
 @pytest.fixture
 def pooler():
-    """Makes a pooler whose weight is relu of the state itself."""
+    """Creates a pooler whose weights are relu of the states."""
 
-    def made(**options):
+    def create(**options):
         pooler = UniCoil(EncoderInfo(width=1, layers=1, vocabulary_size=6), **options)
         torch.nn.init.ones_(pooler.projection.weight)
         torch.nn.init.zeros_(pooler.projection.bias)
         return pooler
 
-    return made
+    return create
 
 
-def test_the_score_is_that_of_the_paper(pooler):
-    """The query's tokens a, a, c; a document with a twice, where the greater weight counts; c is in no document."""
+def test_the_score_equals_the_papers_equation(pooler):
+    """The query has tokens a, a, c; of the two a in a document, the larger weight counts; c is in no document."""
     query = pooler()(states([(A, 0.3), (A, 0.4), (C, 1.0)]), "query")
     documents = pooler()(states([(A, 0.5), (B, 2.0), (A, 1.5)], [(B, 3.0)]), "document")
     torch.testing.assert_close(scores(query, documents), torch.tensor([[0.3 * 1.5 + 0.4 * 1.5, 0.0]]))
 
 
-def test_a_negative_weight_is_none(pooler):
-    """ReLU: such a term is not in the index."""
+def test_terms_with_a_negative_weight_are_not_indexed(pooler):
     weights = pooler()(states([(A, -0.5), (B, 1.0)]), "document").weights
     assert weights.nonzero().tolist() == [[0, B]]
 
 
-def test_a_repeated_term_of_a_query_may_count_once(pooler):
+def test_the_largest_weight_of_a_repeated_query_term_may_count(pooler):
     weights = pooler(query_repeats="max")(states([(A, 0.3), (A, 0.4)]), "query").weights
     assert weights[0, A].item() == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("side", ["query", "document"])
-def test_the_separator_may_have_a_weight_and_cls_never_has(pooler, side):
+def test_the_separator_may_have_a_weight_but_not_cls(pooler, side):
     text = states([(A, 1.0)], [(A, 1.0), (B, 1.0)])
     assert not pooler()(text, side).weights[:, [CLS, SEP, PAD]].any()
     weights = pooler(separator=True)(text, side).weights
@@ -69,24 +66,12 @@ def test_the_separator_may_have_a_weight_and_cls_never_has(pooler, side):
     [("bert", {}), ("bert", {"query_repeats": "max"}), ("t5", {"separator": True})],
     ids=str,
 )
-def test_the_contract_is_kept(options, architecture, tmp_path):
+def test_the_pooler_conforms(options, architecture, tmp_path):
     model = testing.tiny_model(tmp_path / "model", architecture=architecture)
     testing.check("pooler", "unicoil", model=model, **options)
 
 
-def test_the_conformance_command_passes(rkit):
-    assert " failed" not in rkit("plugins", "check", "unicoil")
-
-
-def test_from_training_to_evaluation(rkit, tiny_model, tiny_collection, tmp_path):
-    """Trained, it finds most answers; the index holds terms of the texts alone."""
-    data = tiny_collection.folder
-    words = ["--corpus", data, "--examples", data, "--output", tmp_path / "checkpoint"]
-    small = ["--epochs", 8, "--batch-size", 16, "--learning-rate", "1e-2", "--set", "encoder.dropout=0"]
-    rkit("train", "--model", tiny_model, "--pooler", "unicoil", *words, *small, "--set", "negatives=0")
-    rkit("encode", tmp_path / "checkpoint", tiny_collection.corpus, "--output", tmp_path / "vectors")
-    rkit("index", tmp_path / "vectors", "--indexer", "sparse", "--output", tmp_path / "index")
-    run = tmp_path / "run.trec"
-    rkit("search", tmp_path / "index", "--queries", tiny_collection.queries, "--k", 10, "--output", run)
-    found = json.loads(rkit("evaluate", run, "--qrels", tiny_collection.qrels, "--metrics", "nDCG@10", "--json"))
-    assert found["metrics"]["nDCG@10"] > 0.5
+def test_a_trained_index_retrieves_answers(train_and_index, ndcg):
+    index, output = train_and_index("unicoil", indexer="sparse")
+    assert "recall@10 1.0000" in output
+    assert ndcg(index) > 0.5

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveInt
 from usearch.index import Index
 
 from retrievalkit.contracts import Indexer, Representation
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.scoring import best_of_candidates, check_k, scores_of, vectors_alone, viewed
 
 _GRAPH = "graph.usearch"
@@ -48,20 +49,14 @@ class USearch(Indexer):
         self,
         *,
         number_format: Literal["f32", "bf16", "f16", "i8"] = "f32",
-        connectivity: int = 16,
-        expansion_add: int = 128,
-        expansion_search: int = 64,
-        candidates: int = 100,
+        connectivity: Annotated[int, Field(ge=2)] = 16,
+        expansion_add: PositiveInt = 128,
+        expansion_search: PositiveInt = 64,
+        candidates: PositiveInt = 100,
         exact: bool = False,
-        threads: int = 1,
+        threads: NonNegativeInt = 1,
         view: Literal["all", "vectors"] = "all",
     ) -> None:
-        least = {"connectivity": 2, "expansion_add": 1, "expansion_search": 1, "candidates": 1, "threads": 0}
-        values = locals()
-        for name, smallest in least.items():
-            if values[name] < smallest:
-                msg = f"option '{name}' of indexer 'usearch' is {values[name]}, but must be {smallest} or more."
-                raise OptionError(msg)
         self.number_format = number_format
         self.connectivity = connectivity
         self.expansion_add = expansion_add
@@ -74,7 +69,7 @@ class USearch(Indexer):
         self._graph: Any = None
 
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
-        """Link the vectors, and write a graph of them."""
+        """Link the vectors, and write their graph."""
         if source.vocabulary and source.dim and self.view == "all":
             msg = (
                 f"'{source.folder}' has vectors and weights, but indexer 'usearch' only supports vectors. "
@@ -111,24 +106,23 @@ class USearch(Indexer):
         self._store, self._graph = store, graph
 
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """The best candidates of the graph by their exact scores; ties in index order."""
+        """Return the best candidates of the graph by their exact scores; ties in index order."""
         store = self._opened()
         check_k(k)
         queries = viewed(queries, self.view)
-        vectors = vectors_alone(queries, store.dim)
         k = min(k, len(store))
-        compared = Representation(vectors.float(), queries.vector_mask)
-        best = best_of_candidates(compared, store, self._candidates(compared, k), k)
+        queries = Representation(vectors_alone(queries, store.dim).float(), queries.vector_mask)
+        best = best_of_candidates(queries, store, self._candidates(queries, k), k)
         return [store.ids.take(texts) for texts, _ in best], [scores for _, scores in best]
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The exact scores of the requested texts, from the original vectors."""
+        """Compute the exact scores of texts from the original vectors."""
         store, queries = self._opened(), viewed(queries, self.view)
         vectors_alone(queries, store.dim)
         return scores_of(queries, store, list(map(store.ids.rows, ids)))
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query, the texts of the nearest neighbours of its vectors, ascending."""
+        """Return the texts of the nearest neighbours of each query's vectors, ascending."""
         store = self._opened()
         assert queries.vectors is not None
         mask = queries.vector_mask
@@ -136,10 +130,10 @@ class USearch(Indexer):
         vectors = (queries.vectors.flatten(0, 1) if mask is None else queries.vectors[mask]).numpy()
         if not len(vectors):
             return [np.empty(0, np.int64) for _ in counts]
-        wanted = min(store.rows, max(self.candidates, k * store.most_vectors))
-        # One call for all vectors of all queries, because a call costs more than a search of the graph.
-        matches = self._graph.search(vectors, wanted, exact=self.exact, threads=self.threads)
-        # For a single vector, USearch returns only a row of hits; else rows are padded after `counts` hits.
+        neighbours = min(store.rows, max(self.candidates, k * store.most_vectors))
+        # A single call for all queries, because a call takes longer than a search of the graph.
+        matches = self._graph.search(vectors, neighbours, exact=self.exact, threads=self.threads)
+        # For a single vector, USearch returns a row of hits; otherwise rows, which are padded after `counts` hits.
         single = len(vectors) == 1
         rows = [matches.keys] if single else [row[:n] for row, n in zip(matches.keys, matches.counts, strict=True)]
         texts = [store.texts_of(row.astype(np.int64)) for row in rows]

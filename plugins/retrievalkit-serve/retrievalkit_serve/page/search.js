@@ -15,7 +15,7 @@ const SHOWN_FACETS = 3;
 let served = { collection: "", examples: [], facets: {}, indexes: [], reranker: null, rerank: 0 };
 let state = { query: "", k: 10, why: true, filter: "", views: [] };
 
-// Whatever comes from the service is put in as text, never as HTML; marks that reorder text are shown as signs.
+// Texts of the service are inserted as text, never as HTML, with a visible sign for characters that reorder text.
 const plain = (text) => String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 const make = (name, className, text) => {
   const element = document.createElement(name);
@@ -24,7 +24,7 @@ const make = (name, className, text) => {
   return element;
 };
 
-// Spans count characters, but JavaScript's strings may need two units for a character.
+// Spans count characters, but some characters take two units in JavaScript's strings.
 const marked = (element, text, spans) => {
   const characters = Array.from(plain(text));
   let last = 0;
@@ -35,7 +35,7 @@ const marked = (element, text, spans) => {
   element.append(characters.slice(last).join(""));
 };
 
-const ask = async (path, body, signal) => {
+const fetchJson = async (path, body, signal) => {
   const headers = body ? { "Content-Type": "application/json" } : {};
   const token = sessionStorage.getItem("token");
   if (token) headers.Authorization = `Bearer ${token}`;
@@ -54,9 +54,9 @@ const ask = async (path, body, signal) => {
   return answer;
 };
 
-// The address keeps the state: ?query=...&k=20&filter=...&view=INDEX,INDEX~FUSION&view=INDEX
-const written = (view) => {
-  const flags = [view.fusion, view.rerank === usuallyRead() ? "" : view.rerank ? "read" : "plain"].filter(Boolean);
+// The address contains the state: ?query=...&k=20&filter=...&view=INDEX,INDEX~FUSION&view=INDEX
+const encodeView = (view) => {
+  const flags = [view.fusion, view.rerank === rerankByDefault() ? "" : view.rerank ? "read" : "plain"].filter(Boolean);
   return [view.indexes.map(encodeURIComponent).join(","), ...flags].join("~");
 };
 const address = () => {
@@ -65,27 +65,27 @@ const address = () => {
   if (state.k !== 10) values.set("k", state.k);
   if (!state.why) values.set("why", "0");
   if (state.filter) values.set("filter", state.filter);
-  const usual = state.views.length === 1 && written(state.views[0]) === written(usualView());
-  if (!usual) for (const view of state.views) values.append("view", written(view));
+  const isDefault = state.views.length === 1 && encodeView(state.views[0]) === encodeView(defaultView());
+  if (!isDefault) for (const view of state.views) values.append("view", encodeView(view));
   const text = values.toString();
   return text ? `?${text}` : location.pathname;
 };
-const usuallyRead = () => served.rerank > 0;
-const usualView = () => ({ indexes: served.indexes.map((index) => index.name), fusion: "", rerank: usuallyRead() });
-const readView = (text) => {
+const rerankByDefault = () => served.rerank > 0;
+const defaultView = () => ({ indexes: served.indexes.map((index) => index.name), fusion: "", rerank: rerankByDefault() });
+const decodeView = (text) => {
   const [names, ...flags] = text.split("~");
   const known = new Set(served.indexes.map((index) => index.name));
   const decoded = names.split(",").map((name) => { try { return decodeURIComponent(name); } catch { return ""; } });
   const fusion = flags.find((flag) => FUSIONS.some(([name]) => name === flag)) ?? "";
-  return { indexes: decoded.filter((name) => known.has(name)), fusion, rerank: !flags.includes("plain") && (usuallyRead() || flags.includes("read")) };
+  return { indexes: decoded.filter((name) => known.has(name)), fusion, rerank: !flags.includes("plain") && (rerankByDefault() || flags.includes("read")) };
 };
 const readAddress = () => {
   const values = new URLSearchParams(location.search);
-  const wanted = values.getAll("view").slice(0, MOST_VIEWS).map(readView).filter((view) => view.indexes.length);
+  const wanted = values.getAll("view").slice(0, MOST_VIEWS).map(decodeView).filter((view) => view.indexes.length);
   const k = parseInt(values.get("k") ?? "10", 10);
   state = {
     query: values.get("query") ?? "", k: k > 0 ? k : 10, why: values.get("why") !== "0", filter: values.get("filter") ?? "",
-    views: wanted.length ? wanted : [usualView()],
+    views: wanted.length ? wanted : [defaultView()],
   };
 };
 
@@ -94,7 +94,7 @@ const formatted = (number) => {
   return Number(number.toPrecision(5)).toString();
 };
 
-// A line for each index: its rank and score, and why. Alone, its rank and score are those of the hit.
+// A line for each index with rank, score and reasons; the rank and score of a single index are those of the hit.
 const reasons = (hit) => {
   const lines = make("div", "found");
   if (hit.retrieved) {
@@ -114,7 +114,7 @@ const reasons = (hit) => {
 
 const shownFields = (fields) => Object.entries(fields ?? {}).map(([name, value]) => `${name}=${Array.isArray(value) ? value.join(", ") : value}`).join(" · ");
 
-// A document shows its passages; a hit without passages is a text itself.
+// The texts of a hit are its passages, or its own text if it has none.
 const textElement = (hit, text) => {
   const element = make("div", "text");
   const snippet = make("div", "snippet");
@@ -196,7 +196,7 @@ const open = async (item, wanted) => {
   item.querySelector(".texts").after(whole);
   try {
     const values = new URLSearchParams({ id: item.dataset.id, query: state.query });
-    showWhole(whole, await ask(`/document?${values}`), passage);
+    showWhole(whole, await fetchJson(`/document?${values}`), passage);
   } catch (error) { whole.textContent = error.message; }
 };
 
@@ -228,7 +228,7 @@ const showState = (view, text, bad = false) => {
 
 const addReasons = async (view, body, signal) => {
   try {
-    const { hits } = await ask("/search", { ...body, explain: true }, signal);
+    const { hits } = await fetchJson("/search", { ...body, explain: true }, signal);
     const items = new Map(hitsOf(view).map((item) => [item.dataset.id, item]));
     for (const hit of hits) if (items.has(hit.id)) fill(items.get(hit.id), hit);
     explainKinds(view, hits);
@@ -247,13 +247,13 @@ const search = async (view) => {
   const body = {
     query: state.query, k: state.k, indexes: view.indexes, ...(state.filter ? { filter: state.filter } : {}),
     ...(several ? FUSIONS.find(([name]) => name === view.fusion)[2] : {}),
-    ...(served.reranker && view.rerank !== usuallyRead() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
+    ...(served.reranker && view.rerank !== rerankByDefault() ? { rerank: view.rerank ? Math.min(100, served.limits.k) : 0 } : {}),
   };
-  // The reasons of vectors take longer than the search: hits are shown without them first. Re-ranking is not done twice.
+  // Reasons for vector scores take longer than the search, so hits are shown without them first, except re-ranked hits.
   const later = state.why && !view.rerank && served.indexes.some((index) => index.model && view.indexes.includes(index.name));
   const start = performance.now();
   try {
-    const response = await ask("/search", { ...body, explain: state.why && !later }, request.signal);
+    const response = await fetchJson("/search", { ...body, explain: state.why && !later }, request.signal);
     list.replaceChildren(...response.hits.map(hitElement));
     const seen = Math.round(performance.now() - start);
     const number = response.hits.length === 1 ? "1 hit" : `${response.hits.length} hits`;
@@ -284,7 +284,7 @@ const explainKinds = (view, hits) => {
   }
 };
 
-// The check boxes of facets and the text box of the filter write the same expression.
+// Facets and the filter's text box edit the same expression.
 const quoted = (value) => {
   if (typeof value !== "string") return String(value);
   const bare = /^[A-Za-z_][\w.-]*$/.test(value) && !/^(and|or|not|in|true|false)$/i.test(value);
@@ -295,7 +295,7 @@ const facets = () => Object.entries(served.facets)
   .sort((first, second) => first[1].length - second[1].length).slice(0, SHOWN_FACETS);
 const fieldNames = () => [...new Set(served.indexes.flatMap((index) => index.fields))];
 const filterOf = (chosen) => facets().filter(([field]) => chosen[field]?.length).map(([field]) => clause(field, chosen[field])).join(" and ");
-// The chosen values of each facet; none if the filter was written by hand.
+// The chosen values of each facet; none if the filter was typed.
 const chosenIn = (filter) => {
   const chosen = {};
   for (const [field, values] of facets()) {
@@ -335,11 +335,11 @@ const showFilter = () => {
 const setFilter = (filter) => {
   state.filter = filter.trim();
   showFilter();
-  keep();
+  saveAddress();
   for (const view of state.views) search(view);
 };
 
-// Without a query: what is served, and queries to begin with.
+// The start page: indexes and example queries.
 const indexRow = (index) => {
   const row = make("tr");
   const kind = index.vectors ? "vectors" : index.model ? "term weights" : "words";
@@ -367,11 +367,11 @@ const showStart = () => {
   byId("narrow").hidden = blank || !fieldNames().length;
 };
 
-const keep = () => {
+const saveAddress = () => {
   const next = new URL(address(), location).href;
   if (next !== location.href) history.pushState(null, "", next);
 };
-const changed = (view) => { keep(); search(view); };
+const refresh = (view) => { saveAddress(); search(view); };
 
 const viewElement = (view, number) => {
   const element = view.element = make("section", "view");
@@ -387,7 +387,7 @@ const viewElement = (view, number) => {
       if (!now.length) { box.checked = true; return; }
       view.indexes = now;
       fusion.hidden = now.length < 2;
-      changed(view);
+      refresh(view);
     });
     chip.title = `${index.indexer}, ${index.texts.toLocaleString()} texts${index.model ? `, ${index.model}` : ""}`;
     chip.append(box, ` ${index.name}`);
@@ -398,14 +398,14 @@ const viewElement = (view, number) => {
   for (const [name, label] of FUSIONS) fusion.append(new Option(name || !served.fusion ? label : `${label} (${served.fusion.method})`, name));
   fusion.value = view.fusion;
   fusion.hidden = view.indexes.length < 2;
-  fusion.addEventListener("change", () => { view.fusion = fusion.value; changed(view); });
+  fusion.addEventListener("change", () => { view.fusion = fusion.value; refresh(view); });
   choice.append(fusion);
   if (served.reranker) {
     const label = make("label");
     const box = make("input");
     box.type = "checkbox";
     box.checked = view.rerank;
-    box.addEventListener("change", () => { view.rerank = box.checked; changed(view); });
+    box.addEventListener("change", () => { view.rerank = box.checked; refresh(view); });
     label.append(box, " re-rank");
     choice.append(label);
   }
@@ -438,44 +438,35 @@ const draw = () => {
 
 const add = () => {
   if (state.views.length >= MOST_VIEWS) return;
-  const shown = new Set(state.views.map(written));
-  const singles = served.indexes.map((index) => ({ ...usualView(), indexes: [index.name] }));
-  const fusions = FUSIONS.slice(1).map(([fusion]) => ({ ...usualView(), fusion }));
-  const fresh = [usualView(), ...singles, ...(served.indexes.length > 1 ? fusions : [])].find((view) => !shown.has(written(view)));
-  state.views.push(fresh ?? usualView());
-  keep();
+  const shown = new Set(state.views.map(encodeView));
+  const singles = served.indexes.map((index) => ({ ...defaultView(), indexes: [index.name] }));
+  const fusions = FUSIONS.slice(1).map(([fusion]) => ({ ...defaultView(), fusion }));
+  const fresh = [defaultView(), ...singles, ...(served.indexes.length > 1 ? fusions : [])].find((view) => !shown.has(encodeView(view)));
+  state.views.push(fresh ?? defaultView());
+  saveAddress();
   draw();
 };
 const drop = (view) => {
   if (state.views.length < 2) return;
   state.views = state.views.filter((other) => other !== view);
-  keep();
+  saveAddress();
   draw();
 };
 const submit = () => {
   state.query = box.value;
   showStart();
-  keep();
+  saveAddress();
   for (const view of state.views) search(view);
 };
 const switchWhy = () => {
   state.why = why.checked;
   document.body.classList.toggle("plain", !state.why);
   showStart();
-  keep();
+  saveAddress();
   if (state.why) for (const view of state.views) search(view);
 };
-const switchTheme = () => {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
-  setTheme(now === "dark" ? "light" : "dark");
-};
-const setTheme = (name) => {
-  document.documentElement.dataset.theme = name;
-  try { localStorage.setItem("theme", name); } catch { /* a browser that keeps nothing */ }
-};
 
-// Of the hit with the focus: the column and the row; -1 where none has it.
+// The hit that has the focus, with its column and row; -1 if no hit has it.
 const place = () => {
   const item = document.activeElement?.closest?.(".hit");
   const column = state.views.findIndex((view) => item && view.element.contains(item));
@@ -498,14 +489,13 @@ const moves = {
   c: add,
   x: (at) => drop(state.views[Math.max(0, at.column)]),
   w: () => { why.checked = !why.checked; switchWhy(); },
-  t: switchTheme,
 };
 Object.assign(moves, { j: moves.ArrowDown, k: moves.ArrowUp, l: moves.ArrowRight, h: moves.ArrowLeft });
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const field = event.target.closest("input, select, button, a");
-  // In a field only these two mean something else than to type.
+  // In the search box, only these two keys are shortcuts.
   if (field && !(field === box && ["ArrowDown", "Escape"].includes(event.key))) {
     if (event.key === "Escape") box.focus();
     return;
@@ -518,7 +508,6 @@ byId("form").addEventListener("submit", (event) => { event.preventDefault(); sub
 count.addEventListener("change", () => { state.k = Number(count.value); submit(); });
 why.addEventListener("change", switchWhy);
 byId("add").addEventListener("click", add);
-byId("theme").addEventListener("click", switchTheme);
 byId("keys").addEventListener("click", () => byId("help").showModal());
 byId("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -534,7 +523,7 @@ const begin = async () => {
   message.className = "";
   message.textContent = "";
   try {
-    served = await ask("/indexes");
+    served = await fetchJson("/indexes");
     byId("collection").textContent = plain(served.collection);
     byId("indexes").replaceChildren(...served.indexes.map(indexRow));
     byId("examples").replaceChildren(...served.examples.map(example));
@@ -549,5 +538,4 @@ const begin = async () => {
     message.textContent = error.message;
   }
 };
-try { if (localStorage.getItem("theme")) setTheme(localStorage.getItem("theme")); } catch { /* as above */ }
 begin();

@@ -91,14 +91,6 @@ def test_every_command_and_component_has_its_page(generate):
         assert all(f"## {name}\n" in page for name in registry.names(kind))
 
 
-def test_the_api_reference_reads_every_plugin():
-    """Options of a plugin's components are read from its sources, whose folder mkdocs.yml names."""
-    plugins = {
-        key: value for one in load("mkdocs.yml")["plugins"] if isinstance(one, dict) for key, value in one.items()
-    }
-    assert plugins["mkdocstrings"]["handlers"]["python"]["paths"] == DISTRIBUTIONS
-
-
 def test_sections_that_pages_show_are_there():
     """`<!-- from FILE: HEADING -->` names a file of the repository, and a heading in it."""
     found = [

@@ -67,7 +67,7 @@ def test_the_workflow_runs_targets_that_make_has():
 
 
 @pytest.mark.parametrize(
-    ("page", "link"), [("index.md", "(how-to/large"), ("how-to/large-corpora.md", "(../how-to/large")]
+    ("page", "link"), [("index.md", "(how-to/compress"), ("how-to/large-corpora.md", "(../how-to/compress")]
 )
 def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
     """A section of the README, whose links begin with docs/, is shown on pages of several folders."""

@@ -34,6 +34,7 @@ PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PROMISES = "docs/reference/promises.md"
 # Weights of folders in the site's search: a reader looks for a task first, then for a name.
 BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
+WITHOUT_OPTIONS = ("command", "check", "source", "reranker", "recipe", "workers")
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
 
 _HEADED = r"""::: \1
@@ -226,13 +227,9 @@ def _commands() -> str:
 
 def _components(kind: str, plural: str) -> str:
     """Return the components of a kind, with the options that their classes document."""
-    lines = [
-        f"# {plural.capitalize()}",
-        "",
-        f"Components of the kind `{kind}`, as in `rkit plugins list`. Each parameter is an option: "
-        f"`{how_to_set(kind, 'name')}`.",
-        "",
-    ]
+    lines = [f"# {plural.capitalize()}", "", f"Components of the kind `{kind}`, as in `rkit plugins list`.", ""]
+    if kind not in WITHOUT_OPTIONS:
+        lines[2] += f" Each parameter is an option: `{how_to_set(kind, 'COMPONENT')}`."
     for name in registry.names(kind):
         component = registry.component(kind, name)
         lines += [

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: pages generated from the sources, so that nothing is written twice.
+"""MkDocs hook: generates pages from the sources, so that nothing is written twice.
 
 Commands come from click, components from the registry, methods from the plugins' READMEs, and a few pages are files of
 the repository. A new command, component or plugin gets its page without a line here. A tutorial is also a notebook.
@@ -34,6 +34,7 @@ PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PROMISES = "docs/reference/promises.md"
 # Weights of folders in the site's search: a reader looks for a task first, then for a name.
 BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
+WITHOUT_OPTIONS = ("command", "check", "source", "reranker", "recipe", "workers")
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
 
 _HEADED = r"""::: \1
@@ -109,16 +110,16 @@ def _cell(kind: str, source: str) -> dict[str, Any]:
 
 
 def pages() -> dict[str, str]:
-    """Every generated page: its path below docs/, and its Markdown."""
-    made = {_page_of(name): _command(name, command) for name, command in COMMANDS.items()}
-    made["commands/index.md"] = _commands()
-    made |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
-    made |= {f"methods/{folder.name}.md": (folder / "README.md").read_text() for folder in _plugin_folders()}
-    return made | {page: (ROOT / path).read_text() for page, path in PAGES.items()}
+    """Return the generated pages: path below docs/ -> Markdown."""
+    texts = {_page_of(name): _command(name, command) for name, command in COMMANDS.items()}
+    texts["commands/index.md"] = _commands()
+    texts |= {f"components/{plural}.md": _components(kind, plural) for kind, plural in PLURALS.items()}
+    texts |= {f"methods/{folder.name}.md": (folder / "README.md").read_text() for folder in _plugin_folders()}
+    return texts | {page: (ROOT / path).read_text() for page, path in PAGES.items()}
 
 
 def promises() -> str:
-    """The page of promises with the names that plugins may rely on, by module; `python docs/_generate.py` writes it."""
+    """Return the page of promises with the names that plugins may rely on, by module."""
     lines = (ROOT / "tests" / "contracts" / f"{VERSION}.txt").read_text().splitlines()
     modules: dict[str, list[str]] = {}
     for line in lines:
@@ -165,9 +166,9 @@ def _part(path: str, heading: str | None) -> str:
     text = (ROOT / path).read_text()
     if heading is None:
         return _for_site(text.partition("\n")[2])  # without its title
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert found, f"{path} has no section '{heading}', which a page of the documentation shows"
-    return _for_site(found[1])
+    section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert section, f"{path} has no section '{heading}', which a page of the documentation shows"
+    return _for_site(section[1])
 
 
 def _plugin_folders() -> list[Path]:
@@ -191,24 +192,23 @@ def _page_of(command: str) -> str:
 
 
 def _command(name: str, command: click.Command, level: int = 1) -> str:
-    """A command's usage, help and options, and those of the commands below it."""
+    """Return a command's usage, help and options, and those of its subcommands."""
     context = click.Context(command, info_name=f"rkit {name}")
     lines = [f"{'#' * level} rkit {name}", "", "```text", context.get_usage().removeprefix("Usage: "), "```", ""]
     lines += [_help(command), ""]
     if not isinstance(command, click.Group):
-        options = [one for one in command.get_params(context) if isinstance(one, click.Option)]
+        options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
         records = [option.get_help_record(context) for option in options]
-        lines += ["| option | |", "|---|---|", *(_row(*record) for record in records if record), ""]
+        lines += ["| option | meaning |", "|---|---|", *(_row(*record) for record in records if record), ""]
     if isinstance(command, click.Group):
         lines += [_command(f"{name} {sub}", below, level + 1) for sub, below in command.commands.items()]
     return "\n".join(lines)
 
 
 def _help(command: click.Command) -> str:
-    """The help as Markdown: click keeps the lines of a paragraph apart that begins with a backspace."""
+    """Return the help as Markdown; a paragraph after a backspace, whose lines click does not join, becomes code."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    kept = ("```bash\n" + one.removeprefix("\b\n") + "\n```" if one.startswith("\b") else one for one in paragraphs)
-    return "\n\n".join(kept)
+    return "\n\n".join(re.sub(r"(?s)\A[\b]\n(.*)", r"```bash\n\1\n```", text) for text in paragraphs)
 
 
 def _first_line(command: click.Command) -> str:
@@ -226,22 +226,18 @@ def _commands() -> str:
 
 
 def _components(kind: str, plural: str) -> str:
-    """What is registered under a kind, with the options that its classes document."""
-    lines = [
-        f"# {plural.capitalize()}",
-        "",
-        f"Components of the kind `{kind}`, as in `rkit plugins list`. Each parameter is an option: "
-        f"`{how_to_set(kind, 'name')}`.",
-        "",
-    ]
+    """Return the components of a kind, with the options that their classes document."""
+    lines = [f"# {plural.capitalize()}", "", f"Components of the kind `{kind}`, as in `rkit plugins list`.", ""]
+    if kind not in WITHOUT_OPTIONS:
+        lines[2] += f" Each parameter is an option: `{how_to_set(kind, 'COMPONENT')}`."
     for name in registry.names(kind):
-        found = registry.component(kind, name)
+        component = registry.component(kind, name)
         lines += [
             f"## {name}",
             "",
-            f"*{found.distribution}*",
+            f"*{component.distribution}*",
             "",
-            f"::: {found.target.replace(':', '.')}",
+            f"::: {component.target.replace(':', '.')}",
             "    options:",
             "      members: false",
             "      show_bases: false",

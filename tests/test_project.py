@@ -73,7 +73,7 @@ def test_the_workflow_runs_targets_that_make_has():
 
 
 @pytest.mark.parametrize(
-    ("page", "link"), [("index.md", "(how-to/large"), ("how-to/large-corpora.md", "(../how-to/large")]
+    ("page", "link"), [("index.md", "(how-to/compress"), ("how-to/large-corpora.md", "(../how-to/compress")]
 )
 def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
     """A section of the README, whose links begin with docs/, is shown on pages of several folders."""
@@ -95,14 +95,6 @@ def test_every_command_and_component_has_its_page(generate):
     for kind, hook in registry.HOOKS.items():
         page = pages[f"components/{hook.removeprefix('register_')}.md"]
         assert all(f"## {name}\n" in page for name in registry.names(kind))
-
-
-def test_the_api_reference_reads_every_plugin():
-    """Options of a plugin's components are read from its sources, whose folder mkdocs.yml names."""
-    plugins = {
-        key: value for one in load("mkdocs.yml")["plugins"] if isinstance(one, dict) for key, value in one.items()
-    }
-    assert plugins["mkdocstrings"]["handlers"]["python"]["paths"] == DISTRIBUTIONS
 
 
 def test_sections_that_pages_show_are_there():

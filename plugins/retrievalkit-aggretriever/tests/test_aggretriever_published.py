@@ -16,7 +16,7 @@ from retrievalkit.models.retriever import Retriever
 
 pytestmark = pytest.mark.precision
 
-OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed", "padding": "released", "remainder": "drop"}
+OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed"}
 TEXTS = [("", "what is the capital of france"), ("", "rome"), ("", "the language of iceland and its currency")]
 
 
@@ -69,7 +69,7 @@ def create(folder, **options):
 
 
 def expected_vectors(model, texts):
-    """What the released code computes of a padded batch: raw weights, zeros at padding, the first ids dropped."""
+    """What the released code computes for a padded text, with zeros for the slices' last terms."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
@@ -81,16 +81,16 @@ def expected_vectors(model, texts):
     hidden = output.hidden_states[-1]
     weights = hidden[:, 1:] @ layers["tok_proj.weight"].T + layers["tok_proj.bias"]
     values = output.logits[:, 1:].softmax(-1) * weights * batch["attention_mask"][:, 1:, None]
-    v = values.amax(1)
-    rest = v[:, v.shape[1] % 32 :].reshape(len(v), -1, 32).amax(1)
-    positive, negative = rest[:, 0::2], rest[:, 1::2]
+    v = values.amax(1).clamp(min=0)
+    columns = torch.nn.functional.pad(v, (0, -v.shape[1] % 32)).reshape(len(v), -1, 32).amax(1)
+    positive, negative = columns[:, 0::2], columns[:, 1::2]
     agg = positive * (positive > negative) - negative * (positive <= negative)
     return torch.cat([hidden[:, 0] @ layers["cls_proj.weight"].T + layers["cls_proj.bias"], agg], dim=1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_vectors_are_those_of_the_released_code(layout, tiny_model, tmp_path):
-    """One batch, so that padding counts as it does there; saved, without the folder that they came from too."""
+    """Also when the checkpoint was saved, and the folder of the model is gone."""
     retriever = create(folder := LAYOUTS[layout](tmp_path / "published", tiny_model))
     representation = retriever.encode(TEXTS, "document", precision="fp32")
     expected = expected_vectors(tiny_model, [text for _, text in TEXTS])
@@ -112,7 +112,7 @@ def test_projections_new(tiny_model, tmp_path):
 def test_parts_that_are_not_wanted_are_left(tiny_model, tmp_path):
     folder = hub_layout(tmp_path / "published", tiny_model)
     assert create(folder, cls_dim=0).pooler.cls_projection is None
-    retriever = create(folder, term_weight="none", padding="masked")
+    retriever = create(folder, term_weight="none")
     assert torch.equal(retriever.pooler.cls_projection.weight, projections()["cls_proj.weight"])
 
 

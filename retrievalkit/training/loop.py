@@ -141,7 +141,7 @@ class Training:
         raise NotImplementedError
 
     def reduce(self, inputs: Any) -> Any:
-        """Return the inputs for another try with less memory, as all later steps will use; None = it is the least."""
+        """Return inputs that need less memory, for another try and all later steps; None = none need less."""
         raise NotImplementedError
 
     def largest(self) -> Sequence[Key]:
@@ -382,7 +382,7 @@ def batches(samples: Samples, batch_size: int, epoch: int, skipped: int = 0) -> 
 
 
 class _Keys(torch.utils.data.Dataset[Key]):
-    """Passes keys through to `collate`, which works on a whole step at a time."""
+    """Dataset of the keys themselves: `collate` reads the samples of a whole step at a time."""
 
     def __getitem__(self, key: Key) -> Key:
         return key

@@ -133,7 +133,7 @@ class TrainingOptions(ExampleOptions):
             raise InputError(msg)
 
     def suited(self, examples: int) -> Self:
-        """Return these options with a schedule for this number of examples, where options are None."""
+        """Return these options, with a schedule for this number of examples where they are None."""
         batch_size = self.batch_size or (16 if examples < _FEW else 32)
         epochs = min(10, max(2, math.ceil(_STEPS / max(1, examples // batch_size))))
         suited = {"epochs": epochs, "batch_size": batch_size, "learning_rate": 4e-5, "warmup_ratio": 0.05}

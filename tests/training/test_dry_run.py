@@ -1,4 +1,4 @@
-"""Parts that do not fit together are found before anything is written, and the message names the part."""
+"""Incompatible parts are refused before anything is written, in a message that names the part."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Bare(Plain):
 class Picky(Plain):
     def forward(self, states, side):
         if not self.training:
-            raise ValueError("not while I am judged")
+            raise ValueError("only in training")
         return super().forward(states, side)
 
 class Wordless(Loss):
@@ -108,11 +108,11 @@ def test_a_failing_part_is_named_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what a dry run may not do -----------------------------------------------------------------------------------
+# --- side effects ------------------------------------------------------------------------------------------------
 
 
 class Remembering(Loss):
-    """Keeps a count in a buffer, and draws."""
+    """Loss that counts in a buffer, and draws random numbers."""
 
     def __init__(self):
         super().__init__()

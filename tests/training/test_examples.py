@@ -1,4 +1,4 @@
-"""Examples that stay in their files: the same as those in memory, which they hardly take."""
+"""Examples that stay in their files equal examples in memory, and take hardly any."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_epoch_has_the_order_of_a_shuffled_list():
 
 
 def held(path):
-    """Bytes held by examples that are ready to be sampled, and the most there were before."""
+    """Return the bytes that opened examples take, and the maximum while they were opened."""
     tracemalloc.start()
     try:
         examples = open_examples(path, CORPUS, "train")
@@ -111,7 +111,7 @@ def held(path):
 
 
 def test_memory_hardly_grows_with_the_number_of_examples(tmp_path):
-    """16 bytes an example and 4 in an epoch's order; some more while they are read and compared."""
+    """16 bytes per example and 4 for the order of an epoch; some more while they are read and compared."""
     measured = []
     for count in (1_000, 1_000, 11_000):
         path = tmp_path / f"{count}.jsonl"

@@ -1,4 +1,4 @@
-"""Examples that are held out, and what is measured on them: whether training helps."""
+"""Examples are held out to measure the effect of training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainings import bytes_of, interrupt_at, log_of
 
 @pytest.fixture(scope="module")
 def many(tiny_collection, tmp_path_factory):
-    """126 examples with two hard negatives each: enough to hold 50 out."""
+    """126 examples with two hard negatives each, of which 50 are held out."""
     file = tmp_path_factory.mktemp("many") / "examples.jsonl"
     ids = open_corpus(tiny_collection.corpus).ids()
     rows = []

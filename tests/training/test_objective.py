@@ -1,4 +1,4 @@
-"""A loss may be a sum of several, each with options of its own."""
+"""A loss may be a sum of several losses with separate options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def value(loss, ignore=None, teacher=None):
 
 
 class Size(Loss):
-    """Not a loss to retrieve with, but one that can be told apart."""
+    """Loss whose value and terms are easy to recognise."""
 
     def __init__(self, weight=1.0, **terms):
         super().__init__()

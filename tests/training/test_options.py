@@ -1,4 +1,4 @@
-"""Each option of a training changes what is trained, and what no training can have is refused."""
+"""Each training option changes the result; invalid options are refused."""
 
 from __future__ import annotations
 

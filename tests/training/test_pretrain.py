@@ -1,4 +1,4 @@
-"""`rkit pretrain` learns real text, repeats itself to the byte, goes on where it was killed, leaves a plain model."""
+"""`rkit pretrain` learns from real text, is reproducible to the byte, and writes an ordinary model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quick(programs):
 
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory):
-    """A small BERT that knows nothing, with a vocabulary of real text."""
+    """A small BERT with random weights and a vocabulary of real text."""
     folder = tmp_path_factory.mktemp("random")
     learnt = BertWordPieceTokenizer(lowercase=True)
     learnt.train_from_iterator([passage.text for passage in open_corpus(REAL_TEXT)], 1000, show_progress=False)
@@ -173,7 +173,7 @@ def test_from_the_command_line(tmp_path, tiny_model, tiny_collection):
 
 
 def test_the_loss_of_held_out_documents_is_measured_and_the_best_state_kept(quick, tmp_path, tiny_collection):
-    """After each epoch; the manifest has the lowest."""
+    """After each epoch; the manifest records the lowest."""
     dev = str(tiny_collection.corpus)
     manifest = quick(tmp_path / "a", dev=dev, steps=None, epochs=2)
     lines = [line for line in log_of(tmp_path / "a") if "dev_loss" in line]
@@ -186,7 +186,7 @@ def test_the_loss_of_held_out_documents_is_measured_and_the_best_state_kept(quic
 
 @pytest.fixture
 def opened(tiny_model, tiny_collection, tmp_path_factory):
-    """Makes an opened pre-training on the tiny collection, which is its own held-out documents."""
+    """Open a pre-training on the tiny collection, which is also the held-out set."""
 
     def opened(**options):
         corpus = str(tiny_collection.corpus)
@@ -199,7 +199,7 @@ def opened(tiny_model, tiny_collection, tmp_path_factory):
 
 
 def test_held_out_documents_have_the_same_masks_in_every_evaluation(opened):
-    """Two looks give the same number, whatever the size of the batches, and one at other masks another."""
+    """The loss is the same in each evaluation and for any batch size, and differs for other masks."""
     made = opened()
     made.module.train()
     assert made.measure(0) == made.measure(1)

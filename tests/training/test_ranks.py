@@ -1,4 +1,4 @@
-"""torchrun's processes divide the work of a command that the main process runs: real ones, which talk through gloo."""
+"""torchrun's processes divide the work of a command; real processes, connected by gloo."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_without_torchrun_there_are_no_such_workers():
         list(spread_map(Make(str), lambda: [1], HERE))
 
 
-# --- a process that is lost, or answers no longer --------------------------------------------------------------------
+# --- lost processes --------------------------------------------------------------------------------------------------
 
 
 def losing(number, item):
@@ -132,7 +132,7 @@ def losing(number, item):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stalled"])
 def test_a_lost_process_ends_the_main_process(tmp_path, monkeypatch, number):
-    """A stalled one after the timeout: 3 s here."""
+    """A stalled process after the timeout: 3 s here."""
     monkeypatch.setenv(processes.PATIENCE, "0.05")
 
     def lead():
@@ -153,7 +153,7 @@ def test_a_lost_process_ends_the_main_process(tmp_path, monkeypatch, number):
 
 
 def rkit(*words):
-    """Run a command as torchrun's processes do; returns its exit code and what it printed."""
+    """Run a command as torchrun's processes do; return its exit code and output."""
     ended = CliRunner().invoke(cli.main, [str(word) for word in words])
     return ended.exit_code, ended.stdout
 

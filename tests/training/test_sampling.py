@@ -1,4 +1,4 @@
-"""Which positive and negatives a step gets, and which documents are no negatives of a query."""
+"""The positives and negatives of a step, and its masked false negatives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOLDEN = {0: (1, [0, 4]), 1: (0, [1, 3]), 2: (1, [2, 0]), 3: (0, [4, 1])}
 
 @pytest.mark.parametrize("epoch", GOLDEN)
 def test_window_sampling_golden(epoch):
-    """Item 3, seed 42, 2 positives, negatives 0 to 4, two an epoch; a smaller pool is drawn from with replacement."""
+    """Item 3, seed 42, 2 positives, negatives 0 to 4, two per epoch; from a smaller pool with replacement."""
     assert window_sample(3, epoch, seed=42, positives=2, pool=range(5), count=2) == GOLDEN[epoch]
     assert window_sample(0, epoch, seed=1, positives=1, pool=["a"], count=3) == (0, ["a", "a", "a"])
 
@@ -55,7 +55,7 @@ def test_draws_differ_by(what):
 
 @pytest.mark.parametrize("sampling", ["random", "window"])
 def test_negatives_are_drawn_from_the_pool_without_replacement(sampling):
-    """Those that there are, if there are too few; the positive is the first, or a random one."""
+    """All negatives if there are too few; the positive is the first, or random."""
     draws = [sampler(negatives=8, pool=12, sampling=sampling).draw(0, epoch) for epoch in range(50)]
     assert all(len(set(draw.negatives)) == 8 for draw in draws)
     assert {one for draw in draws for one in draw.negatives} == set(NEGATIVES[:12])
@@ -82,7 +82,7 @@ def test_the_order_is_a_shuffle_that_differs_by_epoch_and_seed():
 
 
 def passage(name):
-    """`same-1` and `same-2` are two passages of one text."""
+    """Return a passage; `same-1` and `same-2` have the same text."""
     return Passage(name, f"title of {name.split('-')[0]}", f"text of {name.split('-')[0]}")
 
 
@@ -123,7 +123,7 @@ EARLIER = Example("2", "a", ("q",))
     ],
 )
 def test_known_positives_and_their_copies_are_masked(draws, ignored):
-    """Unless nothing is masked, as in the papers' own code."""
+    """Unless masking is off, as in the papers' code."""
     known = [EARLIER, *(one.example for one in draws)]
     made = step(draws, known)
     assert made.ignore == ignored
@@ -159,7 +159,7 @@ def test_a_copy_of_a_known_positive_has_no_part_in_the_loss():
 
 
 def test_a_passage_of_two_queries_has_a_teacher_score_for_each():
-    """In its own rows alone: as a passage of another query it has none, though the teacher knows it."""
+    """Only for its own query: as an in-batch negative of another query it has none."""
     shared = {"p": 1.0, "n": 2.0}
     made = step([draw("a", "p", "n", teacher=shared), draw("b", "q", "n", teacher={"n": 3.0, "q": 4.0, "p": 9.0})])
     _, _, teacher = made.tensors()

@@ -1,4 +1,4 @@
-"""Which state of a training is kept, and by which measure."""
+"""Selection of the best state of a training, by several measures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLES = [Example("1", "qa", ("a",), ("a-", "b-")), Example("2", "qb", ("b",),
 
 
 class Encoded:
-    """Stands in for a retriever: texts are names of vectors."""
+    """Stand-in for a retriever: texts are names of vectors."""
 
     device = torch.device("cpu")
 
@@ -85,7 +85,7 @@ def test_metrics_are_those_of_the_evaluation(scores, data):
 
 
 def test_metrics_worked_by_hand():
-    """The first column of equal scores is first; what is -inf ranks last."""
+    """Of equal scores, the first column ranks first; -inf ranks last."""
     scores = torch.tensor([[3.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, -math.inf]])
     relevant = torch.tensor([[False, True, False, True], [False, False, True, False]])
     ndcg = [(1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3)), 0.5]
@@ -103,7 +103,7 @@ POOLED = [
     ("size", "others"), [(0, []), (5, ["a-"]), (7, ["a-", "b-", "x"]), (9, ["a-", "b-", "x", "?", "?"])]
 )
 def test_the_pool_has_all_positives_then_the_hardest_negatives_then_random_passages(size, others):
-    """A passage that is a positive of some question, and one that is drawn twice, is there once."""
+    """A passage that is another question's positive, or is drawn twice, occurs once."""
     corpus = Corpus.of([passage(name) for name in ("a", "a-", "c", "d", "e")])
     texts, answers = dev_set(POOLED, corpus=corpus, pool_size=size).pool
     names = [text.body for text in texts]
@@ -183,7 +183,7 @@ def cross_entropy(scores, target):
 
 
 def test_the_loss_is_that_of_training_with_the_first_hard_negative():
-    """Documents a, a-, b, b-; worked out by hand. Each question counts once, whatever its batch."""
+    """Documents a, a-, b, b-, computed by hand. Each question counts once in any batch."""
     both = cross_entropy([0.85, 0.55, -0.5, 0.95], 0) + cross_entropy([-0.3, 0.85, 1.5, 0.15], 2)
     assert dev_set().loss(Encoded(), contrastive(), "fp32") == pytest.approx(both / 2, abs=1e-6)
     dev = dev_set([*EXAMPLES, Example("3", "qa", ("b-",), ("b",))], batch_size=2, mask_false_negatives=False)
@@ -195,7 +195,7 @@ def test_the_loss_is_that_of_training_with_the_first_hard_negative():
 
 
 def test_the_dev_loss_uses_teacher_scores():
-    """On each gold passage and the first negative that the teacher scored."""
+    """For each gold passage and the first negative with a teacher score."""
     margin = registry.create("loss", "margin_mse")
     scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
     expected = sum((ours - theirs) ** 2 for ours, theirs in scored) / 2
@@ -249,7 +249,7 @@ def test_several_processes_encode_a_part_each(together, monkeypatch, rank_from):
 
 
 def test_of_equal_scores_the_gold_passage_ranks_last():
-    """Otherwise a model that gives all texts one vector would be the best."""
+    """Otherwise a model with the same vector for all texts would be the best."""
     collapsed = Encoded({name: [1.0, 1.0] for name in VECTORS})
     assert dev_set().average_rank(collapsed, "fp32") == 3.0
 

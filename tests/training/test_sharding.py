@@ -1,4 +1,4 @@
-"""Weights divided among processes by FSDP train what whole ones train: two real processes by gloo."""
+"""Training with weights sharded by FSDP equals training with whole weights; two real processes, connected by gloo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quick(programs):
 
 @pytest.mark.parametrize("size", [None, 3], ids=["whole", "cached"])
 def test_sharded_weights_are_trained_like_whole_weights(together, quick, tmp_path, size):
-    """The same losses and weights, but for rounding; and the checkpoint has whole weights."""
+    """The same losses and weights, except for rounding; the checkpoint has whole weights."""
     together(lambda: quick(tmp_path / "whole", micro_batch_size=size))
     together(lambda: quick(tmp_path / "divided", micro_batch_size=size, sharding="full"))
     logs = [log_of(tmp_path / name) for name in ("whole", "divided")]
@@ -44,7 +44,7 @@ def test_sharded_weights_are_trained_like_whole_weights(together, quick, tmp_pat
 
 
 def test_a_killed_training_of_sharded_weights_resumes_to_the_same_bytes(together, quick, tmp_path, tmp_path_factory):
-    """Optimizer states and dropout too."""
+    """With optimizer states and dropout."""
     options = {"dropout": 0.3, "sharding": "full", "micro_batch_size": 3}
     together(lambda: quick(tmp_path / "whole", **options))
 

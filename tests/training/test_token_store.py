@@ -1,4 +1,4 @@
-"""A corpus on disk: every document is what it was, however it was sharded, and a killed reading goes on."""
+"""A tokenised corpus on disk: documents and samples are unchanged, and an interrupted reading resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SENTENCES = ("One two three. ", "Four five. ", "Six seven eight nine ten. ", "El
 
 
 def split(texts):
-    """Each letter is a token, and a letter behind a space begins a word."""
+    """Split texts into letters; a letter after a space begins a word."""
     found = []
     for text in texts:
         places = [place for place, letter in enumerate(text) if letter.strip()]
@@ -70,7 +70,7 @@ def test_stored_documents_and_samples_equal_the_originals(tmp_path_factory, text
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
 @pytest.mark.parametrize("lost", [0, 7])
 def test_a_killed_reading_resumes_after_its_last_document(tmp_path, monkeypatch, count, lost):
-    """Of the last group some bytes may be there, and of its documents a part of a row."""
+    """Bytes of the last group, and part of a row of its documents, may have been written."""
     monkeypatch.setattr(tokens, "GROUP", 4)
     passages = corpus_of(40)
 
@@ -90,7 +90,7 @@ def test_a_killed_reading_resumes_after_its_last_document(tmp_path, monkeypatch,
     folders = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("killed", "whole")]
     assert folders[0] == folders[1]
     assert (advanced[0], sum(advanced)) == (4 * (count - 1), 40)
-    assert len(read(tmp_path / "whole", iter([]))) == 40, "what is whole is not read again"
+    assert len(read(tmp_path / "whole", iter([]))) == 40, "a complete store is not read again"
 
 
 def test_the_title_is_the_first_sentence_of_a_document():
@@ -110,9 +110,6 @@ def test_spans_depend_on_document_number_and_seed_only():
     assert again.spans == two
     (other,) = Cutter(VOCABULARY, 12, short_spans=0.5, seed=1).cut(1, passages[1:])
     assert other.spans != two
-
-
-# --- killed and read again -----------------------------------------------------------------------------------------
 
 
 def test_a_duplicate_id_is_refused_while_the_corpus_is_streamed(tmp_path):

@@ -1,4 +1,4 @@
-"""The pooler on token states made by hand: the equations, every option, and what is refused."""
+"""The pooler on artificial token states: the equations, every option, and refused options."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def create(info, **options):
 
 
 class TestGolden:
-    """Five tokens, [CLS] t1 t2 [SEP] [PAD], and a vocabulary of 10 terms; numbers worked out apart from this code."""
+    """Five tokens, [CLS] t1 t2 [SEP] [PAD], and 10 terms; numbers computed independently of this code."""
 
     LOGITS = (
         (9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
@@ -165,14 +165,14 @@ def softmax(logits):
 
 
 def pooled_tokens(states, row, options):
-    """The positions of the tokens that the part agg is made of."""
+    """Return the positions of the tokens that are pooled into the part "agg"."""
     real = states.attention_mask[row].nonzero()[:, 0].tolist()
     special = states.special_mask[row].tolist()
     return [token for token in real[1:] if options.get("pooled_tokens") != "text" or not special[token]]
 
 
 def reference_terms(pooler, states, row, layer, options):
-    """v of one text, token by token and term by term."""
+    """Compute v of a text, token by token and term by term."""
     hidden = states.layers[layer][row].double().numpy()
     rule, has_head = options.get("term_weight", "abs"), options.get("vocabulary_head", True)
     head = states.head
@@ -197,7 +197,7 @@ def reference_terms(pooler, states, row, layer, options):
 
 
 def reference(pooler, states, row, layer, options):
-    """The whole vector of one text."""
+    """Compute the whole vector of a text."""
     hidden = states.layers[layer][row].detach().double().numpy()
     real = states.attention_mask[row].bool().tolist()
     first = real.index(True)
@@ -248,7 +248,7 @@ VARIANTS = [
 
 
 def test_a_new_linear_map_keeps_inner_products():
-    """Johnson and Lindenstrauss: they differ by about their size over the root of the dimensions."""
+    """By Johnson and Lindenstrauss, they differ by about their size divided by the root of the dimensions."""
     pooler = create(EncoderInfo(width=8, layers=1, vocabulary_size=3000), agg_dim=1000, aggregation="linear")
     first, second = torch.rand(2, 3000, generator=torch.Generator().manual_seed(1))
     mapped = [pooler.aggregate(vector) - pooler.aggregate.bias for vector in (first, second)]

@@ -1,4 +1,4 @@
-"""Checkpoints in the two published layouts, made here: loaded whole, and equal to what their own code computes."""
+"""Checkpoints in the two published layouts: loaded completely, with the vectors that the released code computes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def create(folder, **options):
 
 
 def expected_vectors(model, texts):
-    """What the released code computes for a padded text, with zeros for the slices' last terms."""
+    """Compute the vectors of the released code for padded texts, with zeros after the last term."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
@@ -90,7 +90,7 @@ def expected_vectors(model, texts):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_vectors_are_those_of_the_released_code(layout, tiny_model, tmp_path):
-    """Also when the checkpoint was saved, and the folder of the model is gone."""
+    """Also after saving, without the folder of the published model."""
     retriever = create(folder := LAYOUTS[layout](tmp_path / "published", tiny_model))
     representation = retriever.encode(TEXTS, "document", precision="fp32")
     expected = expected_vectors(tiny_model, [text for _, text in TEXTS])
@@ -136,7 +136,7 @@ def test_an_untied_checkpoint_is_refused(tiny_model, tmp_path):
 
 
 class Unsafe:
-    """What runs code when it is unpickled."""
+    """Object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return (Path.touch, (Path(self.path),))
@@ -147,7 +147,7 @@ class Unsafe:
 
 @pytest.mark.parametrize("damage", ["rubbish", "empty", "code", "list"])
 def test_a_damaged_file_is_refused_with_a_message(damage, tiny_model, tmp_path):
-    """Nothing but tensors is unpickled."""
+    """Only tensors are unpickled."""
     folder = trained_layout(tmp_path / "published", tiny_model)
     file = folder / "TermWeightTrans.pt"
     if damage in ("rubbish", "empty"):

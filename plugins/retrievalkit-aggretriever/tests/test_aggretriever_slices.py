@@ -1,4 +1,4 @@
-"""Slice max pooling: numbers worked out apart from this code, and an independent reference."""
+"""Slice max pooling: numbers computed independently of this code, and a reference in plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pooler: golden numbers, an independent reference, what each option does, and that padding does nothing."""
+"""The pooler: golden numbers, an independent reference, the effect of each option, and independence of padding."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def reference_weights(states, row, *, special=False, top_k=None, transform=np.ta
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Numbers computed independently of this code."""
 
     LOGITS = (
         (5.0, -1.0, 0.0, 0.0, 0.0, 0.0),
@@ -89,7 +89,7 @@ class TestGolden:
     """Of [CLS], two words, [SEP] and padding."""
 
     def weights(self, **options):
-        """The hidden states are the logits, the head hands them through."""
+        """Pool hidden states that are the logits: the head is the identity."""
         hidden = torch.tensor([self.LOGITS], dtype=torch.float64).requires_grad_()
         mask = torch.tensor([[1, 1, 1, 1, 0]])
         special = torch.tensor([[True, False, False, True, False]])
@@ -147,7 +147,7 @@ class TestGolden:
     head=st.sampled_from(["complete", "projection"]),
 )
 def test_sparse_weights_are_those_of_a_reference(info, make_states, lengths, top_k, special, left, head):
-    """Eq. 4 is printed with one linear map; the head's own layer, tanh here, stands before it by default."""
+    """Eq. 4 shows one linear map; by default the head's own layer, tanh here, precedes it."""
     states = make_states(lengths, padded_to=10, left=left)
     pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text", sparse_head=head)
     transform = np.tanh if head == "complete" else np.asarray
@@ -228,7 +228,7 @@ def test_wrong_options(options, error, message, info):
 
 
 def test_top_k_does_not_matter_without_weights():
-    """It always has a value, so with views=dense it stands idle, also for a model without a vocabulary."""
+    """It has a default, which has no effect with views=dense, also for a model without a vocabulary."""
     make(EncoderInfo(4, 2, 0), views="dense", top_k=768)
 
 

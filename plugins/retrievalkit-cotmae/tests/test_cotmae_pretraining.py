@@ -1,4 +1,4 @@
-"""The pre-training: golden numbers, the whole loss written down a second time, where gradients go, every option."""
+"""The pre-training: golden numbers, a second implementation of the loss, gradients, and every option."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIRS = (
 
 @pytest.fixture
 def pretrainer_of(tiny_model):
-    """Makes the pretrainer, in eval mode: without dropout."""
+    """Create the pretrainer in eval mode, without dropout."""
 
     def pretrainer_of(model=tiny_model, **options):
         torch.manual_seed(0)
@@ -38,7 +38,7 @@ def pretrainer_of(tiny_model):
 
 
 def only(*terms):
-    """The options that leave some terms alone."""
+    """Return the options for these terms only."""
     return {term: float(term in terms) for term in TERMS}
 
 
@@ -56,7 +56,7 @@ def loss_of(pretrainer, batch=None):
 
 
 def shaken(pretrainer):
-    """With weights that are no small numbers, in float64, so that everything takes part."""
+    """Return it in float64 with larger weights, so that every part affects the loss."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in pretrainer.double().parameters():
@@ -82,7 +82,7 @@ def norm(part, states):
 
 
 def attended(attention, states, causal):
-    """One place and one head at a time."""
+    """Compute attention for one position and one head at a time."""
     width = states.shape[1]
     size = width // attention.num_heads
     query, key, value = (states @ attention.in_proj_weight.T + attention.in_proj_bias).split(width, dim=1)
@@ -99,7 +99,7 @@ def attended(attention, states, causal):
 
 
 def decoded(decoder, vector, embeddings):
-    """One text without padding."""
+    """Decode a text without padding."""
     states = torch.stack([vector, *embeddings[1:]])
     for layer in decoder.layers:
         if decoder.causal:
@@ -112,7 +112,7 @@ def decoded(decoder, vector, embeddings):
 
 
 def reference(pretrainer, batch, *, literal=False):
-    """The terms, by transformers' own model, text by text without padding, all logits at once."""
+    """Compute the terms with transformers' model, text by text, without padding, with all logits in memory."""
     model = pretrainer.encoder.model
     words = model.bert.embeddings.word_embeddings.weight.detach()
     losses = {term: [] for term in TERMS}
@@ -167,7 +167,7 @@ def test_the_loss_is_the_equations(pretrainer_of, options, changed):
 
 
 def restored(batch, name):
-    """The texts without their masks."""
+    """Return the texts without masks."""
     ids, labels = batch[f"{name}_texts"].input_ids, batch[f"{name}_labels"]
     return torch.where(labels == -100, ids, labels)
 
@@ -198,7 +198,7 @@ def test_masks_of_encoder_and_decoder_are_independent(pretrainer_of):
 
 
 def document(*lengths):
-    """A document whose spans have so many sentences of one token each, numbered."""
+    """Return a document whose spans have these numbers of sentences, each a numbered token."""
     stops = torch.tensor(lengths).cumsum(0).tolist()
     spans = [range(stop - length, stop) for stop, length in zip(stops, lengths, strict=True)]
     pieces = Pieces(range(stops[-1]), [True] * stops[-1])
@@ -224,7 +224,7 @@ def test_partners_are_of_the_chosen_kinds(pretrainer_of, partners, gaps):
 
 
 def reached(pretrainer, value):
-    """The names of the parameters that get a gradient."""
+    """Return the names of the parameters that get a gradient."""
     pretrainer.zero_grad()
     value.total.backward()
     return {name for name, weight in pretrainer.named_parameters() if weight.grad is not None and weight.grad.any()}

@@ -36,7 +36,7 @@ def loss_of(queries, documents, positives=POSITIVES, ignore=None, **options):
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Numbers computed independently of this code."""
 
     @pytest.mark.parametrize(
         ("options", "contrastive", "total"),

@@ -1,4 +1,4 @@
-"""The poolers: which vectors, how they are joined, and which options are refused; the kit checks the rest."""
+"""The poolers: their vectors, the combination of vectors, and refused options; the kit checks the rest."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_layers_are_in_descending_order(layers, info, make_states):
 
 @every_pooler
 def test_default_is_the_papers_pair(name, info, make_states):
-    """Layers L-2 and L: 10 and 12 of 12; trained with the plain loss, but for self-contrastive pooling."""
+    """Layers L-2 and L: 10 and 12 of 12. All but self-contrastive pooling train with the plain loss."""
     states, pooler = make_states([4, 6]), registry.create("pooler", name, info)
     assert torch.equal(pooler(states, "document").vectors, pooled(name, info, states, layers="2,4").vectors)
     assert pooler.default_loss == ("self_contrastive" if name == "self_contrastive" else "contrastive")
@@ -182,7 +182,7 @@ def test_the_average_and_the_start_of_the_mix(source, info, make_states):
 
 
 def test_scalar_mix_weights(info, make_states):
-    """alpha = [ln 3, 0, 9] weighs 0.75 and 0.25 where a text has two vectors; alpha gets a gradient."""
+    """alpha = [ln 3, 0, 9] gives weights 0.75 and 0.25 if a text has two vectors; alpha gets a gradient."""
     states = make_states([2, 6])
     pooler = registry.create("pooler", "scalar_mix", info, tokens=3)
     pooler.alpha.data = torch.tensor([math.log(3), 0.0, 9.0])

@@ -1,4 +1,4 @@
-"""Which view of a document answers which query: the figures, the files, the plot, and what is refused."""
+"""`rkit analyse-views`: figures, files, plot, and refused input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines_of(path):
 
 
 class Stub:
-    """In the place of a retriever: texts are keys of tables of vectors (and masks)."""
+    """Stand-in for a retriever: texts are keys of tables of vectors (and masks)."""
 
     def __init__(self, queries, documents, masks=None):
         self.tables = {"query": queries, "document": documents}
@@ -51,7 +51,7 @@ class Stub:
 
 @pytest.fixture
 def analyse(monkeypatch, tmp_path):
-    """Analyse made-up vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
+    """Analyse artificial vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
 
     def run(queries, documents, queries_of, masks=None, **options):
         monkeypatch.setattr(program, "open_retriever", lambda *_, **__: Stub(queries, documents, masks))
@@ -70,7 +70,7 @@ def analyse(monkeypatch, tmp_path):
 
 
 class TestGolden:
-    """Numbers worked out apart from this code: three views, two pairs; and seven queries of three documents."""
+    """Numbers computed independently of this code: three views, two pairs; and seven queries of three documents."""
 
     SCORES = ((0.9, 0.5, 0.1), (0.2, 0.8, 0.5))
 

@@ -13,7 +13,7 @@ from retrievalkit.training.train import train
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import quick_training
 
-# Three steps an epoch, and states after every second.
+# Three steps per epoch; a state after every second step.
 QUICK = {"batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2, "save_steps": 2}
 
 

@@ -117,7 +117,7 @@ def test_a_state_with_any_file_damaged_is_refused_by_name(killed, tmp_path, how)
         folder = tmp_path / str(number)
         state = shutil.copytree(whole, folder / "step-8")
         damage(state / path.relative_to(whole), how)
-        # The description, altered, may name another file.
+        # An altered description may name another file.
         named = state if path.name == checkpoints.STATE else state / path.relative_to(whole)
         with pytest.raises(ArtifactError, match=rf"^'{named}.*delete the state's folder"):
             checkpoints.choose(folder, processes=1)

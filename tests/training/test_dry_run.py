@@ -172,7 +172,7 @@ TAUGHT = [Example("0", "q", ("p",), ("a", "b", "c"), teacher={"p": 1.0, "c": 0.0
         ([BARE[0], EXAMPLES[1], BARE[2], EXAMPLES[3]], {}, [("1", ("n1",)), ("3", ("n3",))]),
         ([*BARE[:2], EXAMPLES[2]], {}, [("0", ()), ("2", ("n2",))]),
         (BARE[:1], {}, [("0", ())]),
-        # Negatives that the teacher scored come first: in a step of many queries some are drawn.
+        # Negatives with a teacher score come first, since a full step would draw some of them.
         (TAUGHT, {}, [("0", ("c",))]),
         (TAUGHT, {"negatives": 2}, [("0", ("c", "a"))]),
         (TAUGHT, {"negatives": 0}, [("0", ())]),

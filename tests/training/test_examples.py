@@ -11,7 +11,7 @@ import pytest
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import read_examples
 from retrievalkit.errors import DataError
-from retrievalkit.training.examples import Rows, chosen, open_examples
+from retrievalkit.training.examples import Rows, examples_at, open_examples
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 
 CORPUS = Corpus.of(Passage(f"d{row}", "", f"text {row}") for row in range(30))
@@ -48,18 +48,20 @@ def test_examples_on_disk_equal_those_in_memory(tmp_path, name):
     path = tmp_path / name
     path.write_text(FILES[name], encoding="utf-8")
     corpus = CORPUS if name == "ids.jsonl" else None
-    left, read = open_examples(path, corpus, "train"), read_examples(path, corpus=corpus)
-    assert isinstance(left.rows, Rows)
-    assert list(left.rows) == read.rows
-    assert list(left.located()) == list(read.located())
-    assert list(left.passages.items()) == list(read.passages.items())
-    assert (left.source, left.dropped) == (read.source, read.dropped)
-    assert list(chosen(left.rows, [5, 2])) == [read.rows[5], read.rows[2]]
-    assert list(left.rows[:3]) == read.rows[:3]
-    draws = [ExampleSampler(rows).draw(3, 1) for rows in (left.rows, read.rows)]
+    opened, read = open_examples(path, corpus, "train"), read_examples(path, corpus=corpus)
+    assert isinstance(opened.rows, Rows)
+    assert list(opened.rows) == read.rows
+    assert list(opened.located()) == list(read.located())
+    assert list(opened.passages.items()) == list(read.passages.items())
+    assert (opened.source, opened.dropped) == (read.source, read.dropped)
+    assert list(examples_at(opened.rows, [5, 2])) == [read.rows[5], read.rows[2]]
+    assert list(opened.rows[:3]) == read.rows[:3]
+    draws = [ExampleSampler(rows).draw(3, 1) for rows in (opened.rows, read.rows)]
     assert draws[0] == draws[1]
     if corpus:
-        steps = [StepAssembler(corpus.get, rows).assemble([draw]) for rows, draw in zip((left.rows, read.rows), draws)]  # noqa: B905
+        steps = [
+            StepAssembler(corpus.get, rows).assemble([draw]) for rows, draw in zip((opened.rows, read.rows), draws)
+        ]  # noqa: B905
         assert steps[0] == steps[1]
 
 

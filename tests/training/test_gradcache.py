@@ -260,7 +260,7 @@ def test_weights_are_kept_compactly(tiny_model):
         return setting.compare(queries, documents)
 
     cached_step(encode, setting.chunks, compare, torch.autograd.backward)
-    # None of the first pass, those of both sides in the loss, and none at the start of the second pass.
+    # None of the first pass, two (one per side) in the loss, and none at the start of the second pass.
     assert found == [(0, 2), 0]
 
 

@@ -18,7 +18,7 @@ LOOP = {
     "adam_epsilon": 1e-3, "max_gradient_norm": 0.1, "precision": "bf16", "logging_steps": 1, "save_steps": 1,
     "seed": 43,
 }  # fmt: skip
-# Each option with another value than in the quick training.
+# Each option with a value that differs from the quick training.
 OTHERWISE = {
     "train": LOOP | {
         "epochs": 1, "limit": 16, "negatives": 2, "negative_pool": 1, "positive": "random", "sampling": "window",
@@ -40,7 +40,7 @@ def places(tiny_collection, examples, tmp_path_factory):
         for one in open_corpus(tiny_collection.corpus)
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # By DPR's rule: of these trainings the untrained state might be the best.
+    # By DPR's rule, because the untrained state might be the best by nDCG@10.
     return {"train": {"dev": examples["test"], "rank_from": 30}, "pretrain": {"corpus": str(path)}}
 
 

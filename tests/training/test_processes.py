@@ -361,7 +361,7 @@ def one_step(quick, output, **changes):
 
     class Watching(loop.Loop):
         def __post_init__(self):
-            # So that rounding does not hide a mistake.
+            # In float64: rounding would hide a mistake.
             self.training.module.double()
             super().__post_init__()
             clip = self.accelerator.clip_grad_norm_
@@ -458,11 +458,11 @@ def test_a_process_without_enough_memory_ends_the_others(together, quick, tmp_pa
 RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "pooler": "mean", "dropout": 0.3}
 
 
-# Of six steps, states are saved after 2, 4 and 6; dev questions are judged after 3 and 6.
+# Six steps: states are saved after 2, 4 and 6, and dev questions evaluated after 3 and 6.
 MOMENTS = {
     "in a step": (1, lambda: kill_at_call(loop.Loop, "compute_step", 4)),
     "before its random state is written": (1, lambda: kill_at_call(torch, "save", 2)),
-    "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 3)),
+    "while dev questions are evaluated": (0, lambda: kill_at_call(selection.DevSet, "measure", 3)),
     "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),
 }
 

@@ -20,7 +20,7 @@ from retrievalkit.training.refresh import RefreshOptions, refresh_options, share
 from retrievalkit.training.train import TrainOptions
 from trainings import bytes_of, log_of
 
-# Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
+# Two steps per epoch: epochs end with steps 2, 4, 6 and 8.
 QUICK = {"epochs": 4, "limit": 16, "logging_steps": 3, "save_steps": 3}
 REFRESH = {"every": 2, "depth": 8, "negatives": 4}
 

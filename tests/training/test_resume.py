@@ -19,7 +19,7 @@ from retrievalkit.training.selection import DevSet
 from trainings import bytes_of, interrupt_at, log_of
 
 NAMES = ["train", "pretrain"]
-# Trainings of nine and of six steps, with states after every second and the last.
+# Trainings of nine and six steps, with states after every second step and the last.
 RESUMED = {"train": {"epochs": 3, "logging_steps": 4, "separate_towers": True}, "pretrain": {"pretrainer": "retromae"}}
 
 

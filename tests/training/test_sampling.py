@@ -109,10 +109,10 @@ EARLIER = Example("2", "a", ("q",))
 @pytest.mark.parametrize(
     ("draws", "ignored"),
     [
-        # Query a also has q as a positive, which comes as the positive of b; another example of the query may say so.
+        # q, the positive of b, is also a positive of query a, by its own example or another example of the query.
         ([draw("a", "p", "n", known=("q",)), draw("b", "q")], [(0, 2)]),
         ([draw("a", "p"), draw("b", "r", "q")], [(0, 2)]),
-        # The text of the positive, by id (two queries of one passage) and by text (two ids of one text).
+        # The text of the positive: the same passage for two queries, or two ids with the same text.
         ([draw("a", "p"), draw("b", "p")], [(0, 1), (1, 0)]),
         ([draw("a", "same-1", "same-2"), draw("b", "r")], [(0, 1)]),
         # A copy of another known positive, in the step or not.
@@ -153,7 +153,7 @@ def test_a_copy_of_a_known_positive_has_no_part_in_the_loss():
     loss = Contrastive()(Representation(queries), Representation(documents), positives, Progress(0, 0.0, 1), ignore)
     loss.total.backward()
     e = math.e
-    # Query b scores 0 everywhere, and its own vector of 0 moves nothing.
+    # Query b has the vector 0, so all its scores are 0 and it moves nothing.
     assert loss.total.item() == pytest.approx((math.log((e + 1) / e) + math.log(3)) / 2)
     assert documents.grad.flatten().tolist() == pytest.approx([-1 / (e + 1) / 2, 0.0, 1 / (e + 1) / 2])
 

@@ -18,7 +18,7 @@ from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.training import selection
 from retrievalkit.training.selection import Best, DevSet, rank_metrics
 
-# What a text is encoded to: two questions, their gold passages and hard negatives.
+# Vectors of two questions, their gold passages and hard negatives.
 VECTORS = {
     "qa": [1.0, 0.5],
     "qb": [-0.5, 1.0],
@@ -156,9 +156,9 @@ def test_a_model_that_scores_all_texts_equally_is_the_worst():
     ("history", "taken"),
     [
         ([("loss", value) for value in (3.0, 2.0, 2.0, 2.5, 1.0)], [True, True, False, False, True]),
-        # A rank of 40 is no worse than a loss of 1: the two are not comparable.
+        # A rank of 40 is not worse than a loss of 1: they are not comparable.
         ([("loss", 0.5), ("rank", 40.0), ("rank", 45.0), ("rank", 38.0)], [True, True, False, True]),
-        # Something must be kept, and what is no number is worse than any.
+        # Some state must be kept, and NaN is worse than any number.
         ([("loss", math.nan), ("loss", 5.0), ("loss", math.nan)], [True, True, False]),
     ],
 )
@@ -200,7 +200,7 @@ def test_the_dev_loss_uses_teacher_scores():
     scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
     expected = sum((ours - theirs) ** 2 for ours, theirs in scored) / 2
     assert dev_set(TAUGHT).measure(Encoded(), margin, 0, "fp32") == {"loss": [pytest.approx(expected, abs=1e-6)]}
-    # Without the scores the rank decides.
+    # Without teacher scores, the rank decides.
     lacking = dev_set(TAUGHT[:1] + EXAMPLES[1:]).measure(Encoded(), margin, 0, "fp32")
     assert lacking == {"average_rank": [dev_set().average_rank(Encoded(), "fp32")]}
 

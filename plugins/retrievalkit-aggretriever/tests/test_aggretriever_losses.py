@@ -15,7 +15,7 @@ from retrievalkit.errors import UnsupportedError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 PARTS = {"cls": slice(0, 2), "agg": slice(2, 5)}
-# Two queries and their documents: positive, hard negative, positive, hard negative; [CLS] in front.
+# Two queries and their documents: positive, hard negative, positive, hard negative; the part "cls" first.
 QUERIES = [[1.0, 0.0, 0.5, -0.2, 0.3], [0.0, 1.0, -0.4, 0.1, 0.6]]
 DOCUMENTS = [
     [2.0, 1.0, 0.4, -0.5, 0.2],

@@ -23,11 +23,11 @@ def info():
 
 @pytest.fixture
 def make_states():
-    """Random token states, ids and a vocabulary head, for texts of given lengths; the same for each length."""
+    """Random token states, ids and a vocabulary head for texts of these lengths, seeded by length."""
 
     def make(lengths, *, padded_to=None, left=False):
         n_tokens = padded_to or max(lengths)
-        # What stands at padding must not matter, so it is large.
+        # States at padding must have no effect, so they are large.
         layers = {layer: torch.full((len(lengths), n_tokens, WIDTH), 1e2) for layer in range(LAYERS + 1)}
         mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
         special, ids = torch.zeros_like(mask, dtype=torch.bool), torch.zeros_like(mask)
@@ -37,7 +37,7 @@ def make_states():
             generator = torch.Generator().manual_seed(length)
             for layer in layers.values():
                 layer[row, real] = torch.randn(length, WIDTH, generator=generator)
-            # Few different ids, so that a text has some of them twice.
+            # Few ids, so some occur twice in a text.
             ids[row, real] = torch.randint(3, 9, (length,), generator=generator)
             mask[row, real] = 1
             special[row, start] = special[row, start + length - 1] = True

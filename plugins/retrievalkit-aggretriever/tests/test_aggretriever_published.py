@@ -31,7 +31,7 @@ def hub_layout(folder, model, *, form="model.safetensors", prefix="encoder.", ch
     shutil.copytree(model, folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    # What is tied is in a .bin file twice.
+    # Tied weights are stored twice in a .bin file.
     weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
     whole = {prefix + name: tensor for name, tensor in weights.items()} | projections() | (changes or {})
     whole = {name: tensor for name, tensor in whole.items() if tensor is not None}

@@ -35,11 +35,11 @@ def head():
 
 @pytest.fixture(scope="session")
 def make_states(head):
-    """Random token states of all layers for texts of given lengths, [CLS] and [SEP] included; its length seeds it."""
+    """Random token states of all layers for texts of these lengths, [CLS] and [SEP] included, seeded by length."""
 
     def make(lengths, *, padded_to=None, left=False):
         n_tokens = padded_to or max(lengths)
-        # What stands at padding must not matter, so it is large.
+        # States at padding must have no effect, so they are large.
         layers = {layer: torch.full((len(lengths), n_tokens, WIDTH), 1e4) for layer in range(LAYERS + 1)}
         mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
         special_mask = torch.zeros(len(lengths), n_tokens, dtype=torch.bool)
@@ -86,7 +86,7 @@ class TestGolden:
         (0.0, 0.0, 0.0, 3.0, 0.0, 0.0),
         (0.0, 0.0, 0.0, 0.0, 0.0, 9.0),
     )
-    """Of [CLS], two words, [SEP] and padding."""
+    """Logits of [CLS], two words, [SEP] and padding."""
 
     def weights(self, **options):
         """Pool hidden states that are the logits: the head is the identity."""
@@ -114,7 +114,7 @@ class TestGolden:
         assert weights[0].tolist() == pytest.approx(expected, abs=1e-6)
 
     def test_gradient(self):
-        """1 / (1 + logit) at the token of the largest logit where that is above 0 and the weight was kept, else 0."""
+        """1 / (1 + logit) at the token of the largest logit if this is above 0 and the weight is kept, else 0."""
         weights, hidden = self.weights(top_k=2)
         weights.sum().backward()
         expected = np.zeros((5, 6))
@@ -158,7 +158,7 @@ def test_sparse_weights_are_those_of_a_reference(info, make_states, lengths, top
 
 
 class TestDense:
-    """The first token's state."""
+    """The dense view: the first token's state."""
 
     @pytest.mark.parametrize("side", ["query", "document"])
     @pytest.mark.parametrize(("left", "size"), [(False, None), (True, None), (False, 4), (False, 7)])

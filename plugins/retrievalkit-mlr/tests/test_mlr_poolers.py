@@ -27,12 +27,12 @@ def info():
 
 @pytest.fixture
 def make_states():
-    """Random token states (layers 0 to 4, width 3) for texts of given lengths; `special`: which begin with [CLS]."""
+    """Random token states (layers 0 to 4, width 3) for texts of these lengths; `special`: True for texts with [CLS]."""
 
     def make(lengths, *, special=CLS):
         mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
         generator = torch.Generator().manual_seed(0)
-        # What stands at padding must not matter, so it is large.
+        # States at padding must have no effect, so they are large.
         layers = {
             layer: torch.randn(len(lengths), 6, 3, generator=generator).masked_fill(mask[:, :, None] == 0, 1e4)
             for layer in range(5)
@@ -66,7 +66,7 @@ def t5():
     return transformers.T5EncoderModel(config).eval()
 
 
-# [CLS] is 1, [SEP] and </s> are 2, padding is 0.
+# Ids: [CLS] is 1, [SEP] and </s> are 2, padding is 0.
 @pytest.mark.parametrize(
     ("make", "texts"), [(bert, [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2]]), (t5, [[5, 6, 2], [7, 8, 9, 10, 2]])]
 )

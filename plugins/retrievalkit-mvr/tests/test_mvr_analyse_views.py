@@ -195,7 +195,7 @@ class TestCommand:
 
         return run
 
-    # The embedding of an unused token, so that it is the same whenever the model is opened.
+    # With the embedding of an unused token, which is the same whenever the model is opened.
     LAYERS = ("--pooler", "viewers", "--set", "pooler.viewers=1", "--set", "pooler.source=unused")
     LAYERS += ("--set", "pooler.layers=0,1,2")
 
@@ -258,7 +258,7 @@ class TestCommand:
 
 
 def test_the_table_and_the_plot_show_any_number_of_views(analyse, tmp_path):
-    # The first 30 of 40 views answer a query each, and the last one two.
+    # The first 30 of 40 views answer a query each, and the last view two.
     queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
     many, _ = analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})
     few, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]})

@@ -78,9 +78,9 @@ def test_a_state_has_everything_to_resume_from(cut_off, resume, whole, tmp_path)
     """The files next to the states are restored too: the log, the best state so far, the negatives in use."""
     names = {path.relative_to(cut_off).as_posix() for path in files_of(cut_off)}
     expected = {"model.safetensors", "optimizer.pt", "random-0.pt", "progress.json"}
-    expected |= {"state.json", *(f"beside/{name}" for name in ("training.jsonl", "best.safetensors"))}
-    expected |= {"beside/selection.json", *(f"beside/negatives/epoch-{epoch}.jsonl" for epoch in (1, 2))}
-    assert names == expected | {f"beside/negatives/epoch-{epoch}.audit.json" for epoch in (1, 2)}
+    expected |= {"state.json", *(f"copies/{name}" for name in ("training.jsonl", "best.safetensors"))}
+    expected |= {"copies/selection.json", *(f"copies/negatives/epoch-{epoch}.jsonl" for epoch in (1, 2))}
+    assert names == expected | {f"copies/negatives/epoch-{epoch}.audit.json" for epoch in (1, 2)}
     for name in ("training.jsonl", "best.safetensors", "selection.json", "negatives/epoch-2.jsonl"):
         (tmp_path / ".out.partial" / name).unlink()
     resume(tmp_path / "out")

@@ -156,5 +156,5 @@ def _figures(analysis: Analysis) -> list[str]:
         f"{analysis.pairs:,} pairs of {analysis.queries:,} queries and {analysis.documents:,} documents{vectors}",
         f"Local Variation {variation}  (of {kind}: the best view less the mean of the others)",
         f"Perplexity {analysis.perplexity:.4f}  (mean over documents; at most {analysis.perplexity_bound:.4f}), "
-        f"{analysis.perplexity_pooled:.4f} over all pairs as one",
+        f"{analysis.perplexity_pooled:.4f} pooled over all pairs",
     ]

@@ -1,4 +1,4 @@
-"""What the tests of trainings share: a training of a second, what it left, and where one is cut off."""
+"""Helpers of the tests of training: a short training, its output, and interruptions."""
 
 from __future__ import annotations
 

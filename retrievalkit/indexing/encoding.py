@@ -160,7 +160,7 @@ class _Texts:
                 yield number, shard
 
     def sample(self, size: int) -> list[Text]:
-        """Texts spread over the first shard."""
+        """Return texts spread over the first shard."""
         first = [text for _, text in itertools.islice(self, size)]
         return first[:: max(1, -(-len(first) // _CALIBRATED))]
 
@@ -175,7 +175,7 @@ def _read_shards(texts: str | Path, side: Side, size: int, skip: frozenset[int])
 
 @dataclass
 class _Job:
-    """Encodes texts shard by shard."""
+    """Encoding of texts, shard by shard."""
 
     retriever: Retriever
     texts: _Texts
@@ -216,7 +216,7 @@ class _Job:
         return self.texts.side
 
     def options(self) -> dict[str, Any]:
-        """The options that determine the bytes of the folder."""
+        """Return the options that determine the bytes of the folder."""
         values = {"precision": self.precision, "batch_tokens": self.batch_tokens, "shard_texts": self.shard_texts}
         optional = {"dimensions": self.retriever.dimensions, "stored": "fp16" if self.halved else None}
         optional |= {"compressor": None if self.compression is None else self.compression.call}
@@ -346,7 +346,7 @@ class _Compression:
 
 
 def _form(documents: Representation) -> tuple[int, ...]:
-    """Number of documents, dimension of the vectors, size of the vocabulary."""
+    """Return the number of documents, the dimension of the vectors and the size of the vocabulary."""
     parts = documents.vectors, documents.weights
     return len(documents), *(0 if part is None else part.shape[-1] for part in parts)
 
@@ -380,7 +380,7 @@ class _LeftOut:
 
 
 class _Worker:
-    """Encodes shards in a separate process, possibly on another machine."""
+    """Encoder of shards in a separate process, possibly on another machine."""
 
     def __init__(
         self, model: str | Path, side: Side, options: EncodingOptions, fingerprint: str, sample: Sequence[Text]
@@ -407,7 +407,7 @@ def _in_half(rows: np.ndarray, ids: Sequence[str], counts: np.ndarray | None) ->
 def _in_order(
     parts: Sequence[tuple[list[int], Representation]], texts: int
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Vectors in text order, (texts, m, dim), or (rows, dim) with a count per text; the counts; the vectors' keys."""
+    """Return vectors in text order, (texts, m, dim), or (rows, dim) with a count per text; the counts; the keys."""
     shapes = {part.vectors.shape[1:] for _, part in parts if part.vectors is not None}
     keyed = parts[0][1].keys is not None
     if len(shapes) == 1 and all(part.vector_mask is None for _, part in parts) and not keyed:
@@ -426,5 +426,5 @@ def _in_order(
             rows[position] = part.vectors[offset][kept].numpy()
             if part.keys is not None:
                 keys[position] = part.keys[offset][kept].numpy()
-    counts = np.array([len(one) for one in rows], dtype=np.int64)
+    counts = np.array(list(map(len, rows)), dtype=np.int64)
     return np.concatenate(rows), counts, np.concatenate(keys) if keyed else None

@@ -8,7 +8,7 @@ Until a training is complete, it lives in a hidden folder next to its output:
     states/step-40/optimizer.pt       optimizer, schedule and gradient scaler
     states/step-40/random-0.pt        random states of the process of rank 0
     states/step-40/progress.json      the step, and the loss terms since the last log line
-    states/step-40/beside/...         copies of the files next to the states: log, best state, ...
+    states/step-40/copies/...         copies of the files next to the states: log, best state, ...
 
 A state is written to `states/writing` and then renamed, so a state with its final name is complete. A state with a
 missing or changed file is refused: training would silently end with different weights.
@@ -51,7 +51,7 @@ PACE = f"{LOGS}/pace.jsonl"
 
 WRITING, STATE, WEIGHTS = "writing", "state.json", "model.safetensors"
 _PROGRESS, _OPTIMIZER = "progress.json", "optimizer.pt"
-_BESIDE = (LOG, BEST, SELECTION, NEGATIVES)
+_COPIED = (LOG, BEST, SELECTION, NEGATIVES)
 _REMEDY = "Restore the file, or delete the state's folder: --resume then uses an older state, or trains from the start."
 
 
@@ -109,10 +109,10 @@ def save(loop: Loop, staging: Path) -> None:
         _write(loop, written, optimizer.state_dict())
     if not processes.is_main():
         return
-    for path in (staging / name for name in _BESIDE):
+    for path in (staging / name for name in _COPIED):
         if path.exists():
-            (written / "beside").mkdir(exist_ok=True)
-            _copy(path, written / "beside" / path.name)
+            (written / "copies").mkdir(exist_ok=True)
+            _copy(path, written / "copies" / path.name)
     files = storage.describe_files(written)
     storage.write_json(written / STATE, {"format": 2, "processes": processes.count(), "files": files})
     state = states / written.name
@@ -220,10 +220,10 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
         return None
     shutil.rmtree(partial / STATES / WRITING, ignore_errors=True)
     state = choose(partial / STATES, processes=processes.count(), any_number=restarted)
-    for path in (partial / name for name in _BESIDE):
+    for path in (partial / name for name in _COPIED):
         storage.discard(path)
-        if state is not None and (state / "beside" / path.name).exists():
-            _copy(state / "beside" / path.name, path)
+        if state is not None and (state / "copies" / path.name).exists():
+            _copy(state / "copies" / path.name, path)
     return state
 
 

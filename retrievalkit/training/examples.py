@@ -97,14 +97,14 @@ class ExampleData:
 
 
 def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Examples:
-    """Open training examples, left on disk where possible; their documents are in the corpus or the files."""
+    """Open training examples, on disk if possible; their documents are in the corpus or the files."""
     opened = open_source(source)
     files = opened.example_files(split)
     first = next(iter(opened.records("examples", split)), None) if files else None
     if first is not None and "positive_ctxs" not in first.fields:
         name = str(files[0] if len(files) == 1 else source)
-        if left := _left_in_files(files, name, partial(opened.records, "examples", split), corpus):
-            return left
+        if on_disk := _examples_on_disk(files, name, partial(opened.records, "examples", split), corpus):
+            return on_disk
     examples = read_examples(source, split=split)
     if corpus is not None:
         examples = in_passages(examples, corpus)
@@ -124,7 +124,7 @@ def hashes_of(rows: Sequence[Example]) -> Numbers:
     return np.fromiter((hash_of(row.query) for row in rows), np.uint32, len(rows))
 
 
-def chosen(rows: Sequence[Example], positions: Sequence[int] | Numbers) -> Sequence[Example]:
+def examples_at(rows: Sequence[Example], positions: Sequence[int] | Numbers) -> Sequence[Example]:
     """Return the examples at these positions."""
     if isinstance(rows, Rows):
         return rows.at(np.asarray(positions, np.int64))
@@ -184,7 +184,7 @@ class Passages(Mapping[str, Passage]):
                     yield identifier
 
 
-def _left_in_files(
+def _examples_on_disk(
     files: tuple[Path, ...], source: str, records: Callable[[], Iterator[Record]], corpus: Corpus | None
 ) -> Examples | None:
     """Read example files once, and keep only the positions of the examples.
@@ -249,10 +249,10 @@ def _left_in_files(
         return None
     rows = Rows(places, _numbers(starts), _numbers(sizes), _numbers(queries))
     hashes, kept = np.unique(_numbers(passage_ids), return_index=True)
-    held = Passages(rows, hashes, _numbers(first)[kept])
-    for kind, count in (("queries", _count(_numbers(ids))), ("passages", len(held))):
+    stored = Passages(rows, hashes, _numbers(first)[kept])
+    for kind, count in (("queries", _count(_numbers(ids))), ("passages", len(stored))):
         notices.empty(kind, source, count, len(empty[kind]), list(empty[kind])[:_SHOWN])
-    lacking = {identifier: place for identifier, place in unknown.items() if identifier not in held}
+    lacking = {identifier: place for identifier, place in unknown.items() if identifier not in stored}
     for identifier, (file, line) in lacking.items():
         if corpus is None:
             raise texts_wanted(len(lacking), source)
@@ -260,7 +260,7 @@ def _left_in_files(
             raise corpus.unknown(identifier, file=file, line=line)
         return None
     return Examples(
-        rows, held, source, dropped, reread=lambda: ((record.line, example) for record, example, _ in read())
+        rows, stored, source, dropped, reread=lambda: ((record.line, example) for record, example, _ in read())
     )
 
 

@@ -141,7 +141,7 @@ class Training:
         raise NotImplementedError
 
     def reduce(self, inputs: Any) -> Any:
-        """Return the inputs for another try with less memory, as all later steps will use; None = it is the least."""
+        """Return inputs that need less memory, for another try and all later steps; None = none need less."""
         raise NotImplementedError
 
     def largest(self) -> Sequence[Key]:
@@ -205,8 +205,7 @@ class Loop:
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
         weights = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
-        dtype = torch.bfloat16 if self.options.gradient_precision == "bf16" else None
-        processes.sum_gradients([] if self.training.sharded else list(weights.values()), dtype)
+        processes.sum_gradients([] if self.training.sharded else list(weights.values()))
         decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
         groups = [
             {"params": [weights[name] for name in weights if (name in decayed) == decays], "weight_decay": decay}
@@ -298,7 +297,7 @@ class Loop:
         self.module.train()
         self.since = self.since or time.monotonic()
         values = self._run(inputs, self.accelerator.backward)
-        weights = [one for one in self.module.parameters() if one.requires_grad]
+        weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         # A tensor: reading it here would synchronise the GPU at each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]
@@ -383,7 +382,7 @@ def batches(samples: Samples, batch_size: int, epoch: int, skipped: int = 0) -> 
 
 
 class _Keys(torch.utils.data.Dataset[Key]):
-    """Passes keys through to `collate`, which works on a whole step at a time."""
+    """Dataset of the keys themselves: `collate` reads the samples of a whole step at a time."""
 
     def __getitem__(self, key: Key) -> Key:
         return key

@@ -44,7 +44,6 @@ class LoopOptions:
         logging_steps: Steps between log lines; None = 10, or fewer for at least 20 lines.
         save_steps: Steps between saved states to resume from; None = once per epoch.
         seed: Seed of initialisation, dropout, sample order and sampling.
-        gradient_precision: Number format in which several processes sum gradients; None = that of the gradients.
     """
 
     heading: ClassVar = "Training loop"
@@ -61,7 +60,6 @@ class LoopOptions:
     logging_steps: Count | None = None
     save_steps: Count | None = None
     seed: Annotated[int, Ge(0), Le(LARGEST_SEED)] = 42
-    gradient_precision: Literal["bf16"] | None = None
 
     def training(self) -> dict[str, Any]:
         """Return the options that determine the trained weights, for manifests."""
@@ -135,7 +133,7 @@ class TrainingOptions(ExampleOptions):
             raise InputError(msg)
 
     def suited(self, examples: int) -> Self:
-        """Return these options with a schedule for this number of examples, where options are None."""
+        """Return these options, with a schedule for this number of examples where they are None."""
         batch_size = self.batch_size or (16 if examples < _FEW else 32)
         epochs = min(10, max(2, math.ceil(_STEPS / max(1, examples // batch_size))))
         suited = {"epochs": epochs, "batch_size": batch_size, "learning_rate": 4e-5, "warmup_ratio": 0.05}

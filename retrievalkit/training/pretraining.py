@@ -81,15 +81,15 @@ class HeldOut:
 
     def loss(self, loss: Callable[[Part, Progress], LossValue], device: torch.device) -> float:
         """Return the loss of all samples without dropout, each term averaged over all of its units."""
-        source, made = random.Random(f"held out masks {self._seed}"), self._pretrainer
-        was_training = made.training
-        made.eval()
+        source, pretrainer = random.Random(f"held out masks {self._seed}"), self._pretrainer
+        was_training = pretrainer.training
+        pretrainer.eval()
         starts = range(0, len(self._samples), self._size)
-        parts = [part_of(made, self._samples[start : start + self._size], source) for start in starts]
+        parts = [part_of(pretrainer, self._samples[start : start + self._size], source) for start in starts]
         own = parts[processes.rank() :: processes.count()] or [parts[0].without_weight()]
         with torch.inference_mode():
             values = run_parts(own, lambda part: loss(part.to(device), Progress(0, 0.0, 1)), None)
-        made.train(was_training)
+        pretrainer.train(was_training)
         return float(values["loss"])
 
 
@@ -161,12 +161,12 @@ class Pretraining(PartedTraining):
 
     def dry_run(self) -> None:
         """Compute the loss of a few samples once: a wrong setup fails before anything is written."""
-        source, made = random.Random(0), self.module
+        source, pretrainer = random.Random(0), self.module
         documents = self.cutter.cut(0, list(islice(self.corpus, _TRIED)))
-        samples = [made.sample(document, 0, source) for document in documents if made.samples(document)][:2]
+        samples = [pretrainer.sample(document, 0, source) for document in documents if pretrainer.samples(document)][:2]
         if samples:
             with torch.no_grad():
-                self.loss(part_of(made, samples, source).to(self.device), Progress(0, 0.0, 1))
+                self.loss(part_of(pretrainer, samples, source).to(self.device), Progress(0, 0.0, 1))
 
     def open(self, folder: Path) -> None:
         """Read, cut and tokenise the corpus, unless an earlier, interrupted run has done so."""

@@ -30,7 +30,7 @@ from retrievalkit.models.precision import Precision, autocast, default_device, r
 from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
 from retrievalkit.training import processes
-from retrievalkit.training.examples import ExampleData, chosen
+from retrievalkit.training.examples import ExampleData, examples_at
 from retrievalkit.training.loop import Key
 from retrievalkit.training.microbatch import Part, PartedTraining, Parts, slices
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, hold_out, limited
@@ -241,4 +241,4 @@ def _with_negatives(examples: Examples) -> tuple[Sequence[Example], int]:
     if dropped:
         # The command's last line reports their number.
         notices.check(f"{dropped:,} of the {len(examples):,} examples of '{examples.source}' have no negatives.")
-    return chosen(examples.rows, kept), dropped
+    return examples_at(examples.rows, kept), dropped

@@ -12,19 +12,17 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from retrievalkit.contracts import Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
-from retrievalkit.training.examples import chosen, hash_of, hashes_of
+from retrievalkit.training.examples import examples_at, hash_of, hashes_of
 from retrievalkit.training.options import ExampleOptions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 FEWEST_TO_HOLD_OUT = 100
 """Smallest number of examples from which some are held out."""
@@ -63,8 +61,6 @@ class StepTexts:
 
     def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the targets of a loss: positives (Q,); ignore (Q, D) or None; teacher (Q, D), NaN = none, or None."""
-        import torch
-
         ignore = teacher = None
         size = (len(self.queries), len(self.documents))
         if self.ignore:
@@ -232,7 +228,7 @@ def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence
     wanted = max(least, int(held.searchsorted(round(options.held_out * total))) + 1)
     count = min(wanted, most, int(held.searchsorted(total // 2, side="right")))
     is_held = np.isin(hashes, questions[order[:count]])
-    return chosen(rows, np.flatnonzero(~is_held)), chosen(rows, np.flatnonzero(is_held))
+    return examples_at(rows, np.flatnonzero(~is_held)), examples_at(rows, np.flatnonzero(is_held))
 
 
 def _mixed(hashes: np.ndarray, seed: int) -> np.ndarray:
@@ -248,4 +244,4 @@ def limited(rows: Sequence[Example], limit: int | None, seed: int) -> Sequence[E
     if limit is None or limit >= len(rows):
         return rows
     kept = random.Random(f"limit {seed}").sample(range(len(rows)), limit)
-    return chosen(rows, sorted(kept))
+    return examples_at(rows, sorted(kept))

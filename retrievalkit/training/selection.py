@@ -258,16 +258,15 @@ class DevSet:
         Passages with an equal score rank before it: a model that maps all texts to the same vector is the worst.
         """
         rows = self.examples[:_RANKED_QUESTIONS]
-        golds = {one: row for row, one in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
-        negatives = dict.fromkeys(one for example in rows for one in example.negatives[:_HARD_NEGATIVES_RANKED])
-        others = [one for one in negatives if one not in golds]
-        asked = [example.content for example in rows]
-        queries, documents = _encode(retriever, asked, self._texts(list(golds)), precision)
+        golds = {gold: row for row, gold in enumerate(dict.fromkeys(example.positives[0] for example in rows))}
+        negatives = chain.from_iterable(example.negatives[:_HARD_NEGATIVES_RANKED] for example in rows)
+        others = [negative for negative in dict.fromkeys(negatives) if negative not in golds]
+        texts = [example.content for example in rows]
+        queries, documents = _encode(retriever, texts, self._texts(list(golds)), precision)
         place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
         places = torch.split(place, _BLOCK)
-        own = [
-            block.gather(1, some[:, None]) for block, some in zip(_blocks(queries, documents), places, strict=True)
-        ]  # blocks of (queries, 1): scores of the gold passages
+        blocks = zip(_blocks(queries, documents), places, strict=True)
+        own = [block.gather(1, columns[:, None]) for block, columns in blocks]  # (queries, 1): gold passages
 
         def at_least(others: Representation) -> Tensor:
             blocks = zip(_blocks(queries, others.to(queries.device)), own, strict=True)

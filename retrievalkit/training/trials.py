@@ -204,7 +204,9 @@ class Trials:
         questions = f"{dev['questions']:,} {'held-out' if dev['held_out'] else 'dev'} questions"
         result = f"the untrained model: no training has a higher {NDCG} on {questions}"
         if after > before:
-            again = "" if any(isinstance(one, InMemory) for one in self.shared.values()) else f", as with\n{command}"
+            again = (
+                "" if any(isinstance(value, InMemory) for value in self.shared.values()) else f", as with\n{command}"
+            )
             result = f"{NDCG} on {questions} {before:.4f} -> {after:.4f} with {_named(best.params)}{again}"
         return {"trials": figures, "command": command, "summary": f"{table}\n{options.output}: {result}"}
 

@@ -1,4 +1,4 @@
-"""What the tests of trainings share: tiny ones of each kind, and several processes that train together."""
+"""Fixtures of the tests of training: tiny trainings of each kind, and several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrievalkit.training.train import train
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import quick_training
 
-# Three steps an epoch, and states after every second.
+# Three steps per epoch; a state after every second step.
 QUICK = {"batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2, "save_steps": 2}
 
 
@@ -46,7 +46,7 @@ def programs(tiny_model, tiny_collection, examples):
 
 @pytest.fixture
 def together(tmp_path_factory):
-    """Runs a function in several processes; returns what it returned in each."""
+    """Run a function in several processes; returns the result of each."""
 
     def together(function, count=2):
         folder = tmp_path_factory.mktemp("processes")

@@ -1,6 +1,6 @@
-"""A training goes on from a state that is as it was written, or says which file is not and what to do: never otherwise.
+"""A training resumes only from an unchanged state, or names the changed file and the remedy.
 
-States lie in `.out.partial/states/step-N`. Each file of one is needed, and nothing in one runs.
+States are in `.out.partial/states/step-N`. Each file of a state is needed, and none can run code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainings import bytes_of
 
 @pytest.fixture(scope="module")
 def resume(programs, examples):
-    """Trains to a folder in twelve steps; negatives are mined anew twice before the state after step 8."""
+    """Train to a folder in twelve steps; negatives are mined twice before the state after step 8."""
     options = {"epochs": 4.0, "logging_steps": 1, "save_steps": 4, "dev": examples["test"]}
     options["refresh_options"] = {"every": 1, "depth": 5}
     return lambda output: programs["train"](output, resume=True, **options)
@@ -31,7 +31,7 @@ def resume(programs, examples):
 
 @pytest.fixture(scope="module")
 def whole(resume, tmp_path_factory):
-    """The bytes of the training that was not cut off."""
+    """The bytes of the uninterrupted training."""
     output = tmp_path_factory.mktemp("whole") / "out"
     resume(output)
     return bytes_of(output)
@@ -39,7 +39,7 @@ def whole(resume, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed(resume, tmp_path_factory):
-    """What a training of twelve steps left that was killed in the eleventh."""
+    """The partial folder of a training of twelve steps that was killed in the eleventh."""
     output = tmp_path_factory.mktemp("killed") / "out"
 
     def run():
@@ -52,7 +52,7 @@ def killed(resume, tmp_path_factory):
 
 @pytest.fixture
 def cut_off(killed, tmp_path):
-    """A copy of it, to be damaged; the state is the one after step 8."""
+    """The state after step 8, in a copy to damage."""
     return shutil.copytree(killed, tmp_path / ".out.partial") / "states" / "step-8"
 
 
@@ -70,17 +70,17 @@ def damage(path, how):
         path.write_bytes(data)
 
 
-# --- going on ------------------------------------------------------------------------------------------------------
+# --- resuming ------------------------------------------------------------------------------------------------------
 
 
 @forks
-def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, tmp_path):
-    """What lies beside the states comes back with them: the log, the best state so far, the negatives in use."""
+def test_a_state_has_everything_to_resume_from(cut_off, resume, whole, tmp_path):
+    """The files next to the states are restored too: the log, the best state so far, the negatives in use."""
     names = {path.relative_to(cut_off).as_posix() for path in files_of(cut_off)}
     expected = {"model.safetensors", "optimizer.pt", "random-0.pt", "progress.json"}
-    expected |= {"state.json", *(f"beside/{name}" for name in ("training.jsonl", "best.safetensors"))}
-    expected |= {"beside/selection.json", *(f"beside/negatives/epoch-{epoch}.jsonl" for epoch in (1, 2))}
-    assert names == expected | {f"beside/negatives/epoch-{epoch}.audit.json" for epoch in (1, 2)}
+    expected |= {"state.json", *(f"copies/{name}" for name in ("training.jsonl", "best.safetensors"))}
+    expected |= {"copies/selection.json", *(f"copies/negatives/epoch-{epoch}.jsonl" for epoch in (1, 2))}
+    assert names == expected | {f"copies/negatives/epoch-{epoch}.audit.json" for epoch in (1, 2)}
     for name in ("training.jsonl", "best.safetensors", "selection.json", "negatives/epoch-2.jsonl"):
         (tmp_path / ".out.partial" / name).unlink()
     resume(tmp_path / "out")
@@ -89,8 +89,8 @@ def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, 
 
 
 @forks
-def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, tmp_path):
-    """It was killed while its states were removed: half of one is still there."""
+def test_a_complete_training_is_only_renamed(resume, whole, tmp_path):
+    """It was killed while its states were removed: part of a state is left."""
 
     def killed():
         kill_at_call(session, "_resumed_from", 2)
@@ -117,17 +117,17 @@ def test_a_state_with_any_file_damaged_is_refused_by_name(killed, tmp_path, how)
         folder = tmp_path / str(number)
         state = shutil.copytree(whole, folder / "step-8")
         damage(state / path.relative_to(whole), how)
-        # The description, altered, may name another file.
+        # An altered description may name another file.
         named = state if path.name == checkpoints.STATE else state / path.relative_to(whole)
         with pytest.raises(ArtifactError, match=rf"^'{named}.*delete the state's folder"):
             checkpoints.choose(folder, processes=1)
 
 
-# --- what a stranger put there --------------------------------------------------------------------------------------
+# --- foreign files --------------------------------------------------------------------------------------------------
 
 
 class Runs:
-    """What runs code when it is unpickled."""
+    """Object that runs code when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -136,8 +136,8 @@ class Runs:
         return os.mkdir, (str(self.path),)
 
 
-def described_anew(state):
-    """Make `state.json` say that the files are as they were written."""
+def record_checksums(state):
+    """Record the current checksums of the files in `state.json`."""
     recorded = json.loads((state / "state.json").read_text())
     recorded["files"] = {name: storage.describe_file(state / name) for name in recorded["files"]}
     (state / "state.json").write_text(json.dumps(recorded))
@@ -147,18 +147,18 @@ def described_anew(state):
 @pytest.mark.parametrize("name", ["optimizer.pt", "random-0.pt"])
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
 def test_no_pickle_runs(cut_off, resume, tmp_path, name, old):
-    """Also where the state says that it was written so."""
+    """Also with a correct checksum in the state."""
     torch.save(Runs(tmp_path / "ran"), cut_off / name, _use_new_zipfile_serialization=not old)
     with pytest.raises(ArtifactError, match=f"{name}' (was altered|has)"):
         checkpoints.choose(cut_off.parent, processes=1)
-    described_anew(cut_off)
+    record_checksums(cut_off)
     with pytest.raises(ArtifactError, match="does not fit this training"):
         resume(tmp_path / "out")
     assert not (tmp_path / "ran").exists()
 
 
 @forks
-def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
+def test_an_unlisted_file_is_refused(cut_off):
     (cut_off / "scaler.pt").write_bytes(b"")
     with pytest.raises(ArtifactError, match=r"scaler\.pt' is not listed in"):
         checkpoints.choose(cut_off.parent, processes=1)
@@ -173,7 +173,7 @@ def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
     ],
     ids=lambda text: text[:40] or "empty",
 )
-def test_a_description_of_any_form_is_refused_with_a_message(cut_off, text):
+def test_an_invalid_description_is_refused(cut_off, text):
     (cut_off / "state.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"state\.json' is (damaged|not valid JSON)"):
         checkpoints.choose(cut_off.parent, processes=1)
@@ -181,8 +181,8 @@ def test_a_description_of_any_form_is_refused_with_a_message(cut_off, text):
 
 @forks
 @pytest.mark.parametrize("name", ["optimizer.pt", "random-0.pt", "model.safetensors", "progress.json", "a step"])
-def test_a_file_of_another_form_that_is_said_to_be_whole_is_refused(cut_off, resume, tmp_path, name):
-    """No traceback: the state was made by hand."""
+def test_a_file_of_another_form_with_a_correct_checksum_is_refused(cut_off, resume, tmp_path, name):
+    """With a message instead of a traceback."""
     if name.endswith(".safetensors"):
         (cut_off / name).write_bytes(struct.pack("<Q", 2) + b"{}")
     elif name.endswith(".json"):
@@ -191,6 +191,6 @@ def test_a_file_of_another_form_that_is_said_to_be_whole_is_refused(cut_off, res
         (cut_off / "progress.json").write_text('{"step": 7, "terms": {}}')
     else:
         torch.save({"state": [1]}, cut_off / name)
-    described_anew(cut_off)
+    record_checksums(cut_off)
     with pytest.raises(ArtifactError, match=r"does not fit this training|is damaged: it is"):
         resume(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The page of a training shows its loss, terms, learning rate and dev measure; it has no part in the fingerprint."""
+"""The page of a training shows loss, terms, learning rate and dev measure, and is not fingerprinted."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_every_logged_value_is_drawn_over_the_steps(tmp_path):
     assert "training.html" in NOT_WEIGHTS
 
 
-def test_pace_and_memory_have_a_page_of_their_own(tmp_path):
-    """Beside a training that was resumed after step 2: what it did twice is drawn once."""
+def test_pace_and_memory_have_a_separate_page(tmp_path):
+    """Also after resuming from step 2: a repeated step is drawn once."""
     (tmp_path / "training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
     (tmp_path / "logs").mkdir()
     speeds = [(2, 40.0), (4, 50.0), (4, 60.5)]

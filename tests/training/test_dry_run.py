@@ -1,4 +1,4 @@
-"""Parts that do not fit together are found before anything is written, and the message names the part."""
+"""Incompatible parts are refused before anything is written, in a message that names the part."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Bare(Plain):
 class Picky(Plain):
     def forward(self, states, side):
         if not self.training:
-            raise ValueError("not while I am judged")
+            raise ValueError("only in training")
         return super().forward(states, side)
 
 class Wordless(Loss):
@@ -96,7 +96,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), FAILING, ids=str)
-def test_a_part_that_fails_is_named_and_nothing_is_left(
+def test_a_failing_part_is_named_and_nothing_is_written(
     programs, examples, tmp_path, tmp_path_factory, monkeypatch, fresh_registry, changes, error, message
 ):
     path = tmp_path_factory.mktemp("plugin") / "local_parts.py"
@@ -108,11 +108,11 @@ def test_a_part_that_fails_is_named_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what a dry run may not do -----------------------------------------------------------------------------------
+# --- side effects ------------------------------------------------------------------------------------------------
 
 
 class Remembering(Loss):
-    """Keeps a count in a buffer, and draws."""
+    """Loss that counts in a buffer, and draws random numbers."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ def test_a_dry_run_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_mod
         ([[[1.0, 0.0]], [[0.0, 1.0]]], "^$"),
     ],
 )
-def test_vectors_that_tell_no_document_from_another_or_equal_each_other_are_noted(capfd, vectors, said):
+def test_equal_vectors_cause_a_note(capfd, vectors, said):
     _note_alike(Representation(torch.tensor(vectors)), "layers")
     assert re.search(said, " ".join(capfd.readouterr().err.split()))
 
@@ -172,7 +172,7 @@ TAUGHT = [Example("0", "q", ("p",), ("a", "b", "c"), teacher={"p": 1.0, "c": 0.0
         ([BARE[0], EXAMPLES[1], BARE[2], EXAMPLES[3]], {}, [("1", ("n1",)), ("3", ("n3",))]),
         ([*BARE[:2], EXAMPLES[2]], {}, [("0", ()), ("2", ("n2",))]),
         (BARE[:1], {}, [("0", ())]),
-        # Negatives that the teacher scored come first: in a step of many queries some are drawn.
+        # Negatives with a teacher score come first, since a full step would draw some of them.
         (TAUGHT, {}, [("0", ("c",))]),
         (TAUGHT, {"negatives": 2}, [("0", ("c", "a"))]),
         (TAUGHT, {"negatives": 0}, [("0", ())]),

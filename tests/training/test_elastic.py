@@ -1,4 +1,4 @@
-"""Processes that torchrun starts again after a loss go on with the training by themselves."""
+"""Processes that torchrun restarts after a loss resume the training without --resume."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def cut_off(run, output):
 
 
 @pytest.mark.parametrize("name", ["train", "rerank", "pretrain"])
-def test_a_training_that_torchrun_starts_again_goes_on(programs, name, tmp_path, monkeypatch):
-    """Without --resume, and ends with the same bytes."""
+def test_a_restarted_training_resumes(programs, name, tmp_path, monkeypatch):
+    """Without --resume, to the same bytes."""
     programs[name](tmp_path / "whole")
     as_by_torchrun(monkeypatch, run="none")
     cut_off(programs[name], tmp_path / "out")
@@ -69,8 +69,8 @@ def test_a_training_that_torchrun_starts_again_goes_on(programs, name, tmp_path,
     ("first", "then", "goes_on"),
     [("job", "job", True), ("job", "other", False), ("none", "none", False), ("", "job", False)],
 )
-def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monkeypatch, first, then, goes_on):
-    """A machine that joins makes torchrun start the processes again without counting it: then the name says it."""
+def test_the_training_of_another_torchrun_is_not_resumed(programs, tmp_path, monkeypatch, first, then, goes_on):
+    """A joining machine makes torchrun restart the processes without counting it: the run id decides then."""
     as_by_torchrun(monkeypatch, run=first)
     cut_off(programs["train"], tmp_path / "out")
     as_by_torchrun(monkeypatch, run=then)
@@ -81,8 +81,8 @@ def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monk
     assert [last is not None for last in found] == [goes_on]
 
 
-def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp_path, monkeypatch, capfd):
-    """Machines come and go; by hand, with --resume, it is refused."""
+def test_another_number_of_processes_resumes_with_a_note(programs, together, tmp_path, monkeypatch, capfd):
+    """torchrun adds and removes machines; with --resume, another number is refused."""
     as_by_torchrun(monkeypatch)
     cut_off(programs["train"], tmp_path / "out")
     shutil.copytree(storage.partial_folder(tmp_path / "out"), storage.partial_folder(tmp_path / "by hand"))
@@ -100,7 +100,7 @@ def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp
 
 @contextmanager
 def machines(words, folder, count=2):
-    """As many torchruns as machines, each with a process, that find each other by a port of this one."""
+    """Start a torchrun per machine, each with a process, that meet at a port of this machine."""
     port = 29500 + os.getpid() % 1000
     options = (f"--nnodes={count}", "--max-restarts=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=job")
     where = (
@@ -134,10 +134,10 @@ def until(found, seconds=200):
 
 
 @pytest.mark.slow
-def test_two_machines_go_on_after_a_process_was_killed(
+def test_two_machines_resume_after_a_process_was_killed(
     programs, together, tmp_path, tiny_model, tiny_collection, examples
 ):
-    """And write the bytes that they write undisturbed."""
+    """And write the bytes of an uninterrupted training."""
     together(lambda: programs["train"](tmp_path / "whole", epochs=12.0))
     settings = QUICK | {"limit": 40, "epochs": 12.0}
     words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", examples["train"]]

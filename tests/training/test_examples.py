@@ -1,4 +1,4 @@
-"""Examples that stay in their files: the same as those in memory, which they hardly take."""
+"""Examples that stay in their files equal examples in memory, and take hardly any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import read_examples
 from retrievalkit.errors import DataError
-from retrievalkit.training.examples import Rows, chosen, open_examples
+from retrievalkit.training.examples import Rows, examples_at, open_examples
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler
 
 CORPUS = Corpus.of(Passage(f"d{row}", "", f"text {row}") for row in range(30))
@@ -44,26 +44,26 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_they_are_those_that_are_read_into_memory(tmp_path, name):
+def test_examples_on_disk_equal_those_in_memory(tmp_path, name):
     path = tmp_path / name
     path.write_text(FILES[name], encoding="utf-8")
     corpus = CORPUS if name == "ids.jsonl" else None
-    left, read = open_examples(path, corpus, "train"), read_examples(path, corpus=corpus)
-    assert isinstance(left.rows, Rows)
-    assert list(left.rows) == read.rows
-    assert list(left.located()) == list(read.located())
-    assert list(left.passages.items()) == list(read.passages.items())
-    assert (left.source, left.dropped) == (read.source, read.dropped)
-    assert list(chosen(left.rows, [5, 2])) == [read.rows[5], read.rows[2]]
-    assert list(left.rows[:3]) == read.rows[:3]
-    draws = [ExampleSampler(rows).draw(3, 1) for rows in (left.rows, read.rows)]
+    opened, read = open_examples(path, corpus, "train"), read_examples(path, corpus=corpus)
+    assert isinstance(opened.rows, Rows)
+    assert list(opened.rows) == read.rows
+    assert list(opened.located()) == list(read.located())
+    assert list(opened.passages.items()) == list(read.passages.items())
+    assert (opened.source, opened.dropped) == (read.source, read.dropped)
+    assert list(examples_at(opened.rows, [5, 2])) == [read.rows[5], read.rows[2]]
+    assert list(opened.rows[:3]) == read.rows[:3]
+    draws = [ExampleSampler(rows).draw(3, 1) for rows in (opened.rows, read.rows)]
     assert draws[0] == draws[1]
     if corpus:
-        steps = [StepAssembler(corpus.get, rows).assemble([draw]) for rows, draw in zip((left.rows, read.rows), draws)]  # noqa: B905
-        assert steps[0] == steps[1]
+        assemblers = [StepAssembler(corpus.get, rows) for rows in (opened.rows, read.rows)]
+        assert assemblers[0].assemble(draws[:1]) == assemblers[1].assemble(draws[1:])
 
 
-def test_a_folder_of_nothing_but_examples_is_read_whole(tmp_path):
+def test_a_folder_of_example_files_is_read(tmp_path):
     for name, first in (("part-0.jsonl", 0), ("part-1.jsonl", 10)):
         (tmp_path / name).write_text(lines(map(triple, range(first, first + 10))))
     (tmp_path / "all").mkdir()
@@ -80,13 +80,13 @@ def test_a_folder_of_nothing_but_examples_is_read_whole(tmp_path):
         ("tevatron.jsonl", '"text 1"', '"other"', r":\d+: the passage id 'd1' is used for another text earlier"),
     ],
 )
-def test_contradictions_are_found_with_their_line(tmp_path, name, old, new, message):
+def test_contradictions_are_reported_with_their_line(tmp_path, name, old, new, message):
     (tmp_path / name).write_text(FILES[name].replace(old, new, 1), encoding="utf-8")
     with pytest.raises(DataError, match=message):
         open_examples(tmp_path / name, CORPUS, "train")
 
 
-def test_texts_that_are_nowhere_are_missed(tmp_path):
+def test_missing_texts_are_reported(tmp_path):
     (tmp_path / "ids.jsonl").write_text(FILES["ids.jsonl"], encoding="utf-8")
     with pytest.raises(DataError, match="documents by id, without texts"):
         open_examples(tmp_path / "ids.jsonl", None, "train")
@@ -99,7 +99,7 @@ def test_an_epoch_has_the_order_of_a_shuffled_list():
 
 
 def held(path):
-    """Bytes held by examples that are ready to be sampled, and the most there were before."""
+    """Return the bytes that opened examples take, and the maximum while they were opened."""
     tracemalloc.start()
     try:
         examples = open_examples(path, CORPUS, "train")
@@ -110,8 +110,8 @@ def held(path):
         tracemalloc.stop()
 
 
-def test_memory_hardly_grows_with_them(tmp_path):
-    """16 bytes an example and 4 in an epoch's order; some more while they are read and compared."""
+def test_memory_hardly_grows_with_the_number_of_examples(tmp_path):
+    """16 bytes per example and 4 for the order of an epoch; some more while they are read and compared."""
     measured = []
     for count in (1_000, 1_000, 11_000):
         path = tmp_path / f"{count}.jsonl"

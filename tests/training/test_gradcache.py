@@ -1,4 +1,4 @@
-"""Cached gradients are the plain ones."""
+"""Gradient caching computes the gradients of the plain step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one_vector(states, side):
 
 
 def many_vectors(states, side):
-    """A vector a token, as many as the batch is long: texts of a step have different numbers of them."""
+    """Return a vector per token, padded to the batch: the number of vectors differs between chunks."""
     if side == "query":
         return Representation(states.last[:, :1])
     return Representation(states.last, states.attention_mask.bool())
@@ -46,7 +46,7 @@ def weights_alone(states, side):
 
 
 def top_weights(states, side):
-    """As SPLADE pools, with exactly five weights a text."""
+    """Pool like SPLADE, with exactly five weights per text."""
     hidden = states.last.masked_fill(~text_mask(states)[:, :, None], float("-inf"))
     return Representation(weights=keep_top_k(hidden.amax(dim=1).relu().log1p(), 5))
 
@@ -88,7 +88,7 @@ POOLERS = [
 
 
 class BatchStatistics(Loss):
-    """Reads all of a representation: parts, the vector kept, a statistic of the weights, extras; and learns."""
+    """Loss with a parameter that reads all of a representation: parts, kept vector, weights, extras."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ class BatchStatistics(Loss):
 
 
 class Setting:
-    """A model, the chunks of a step, and the gradients that a step leaves."""
+    """A model, and the chunks and gradients of a step."""
 
     def __init__(self, model, pooler, *, most, separate=False, dropout=0.3, precision=None, loss=None):
         self.retriever = Retriever.create(
@@ -179,8 +179,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("pooler", "options"), CASES)
-def test_cached_gradients_equal_plain_ones_with_the_same_dropout(request, pooler, options):
-    """And the random numbers go on as after a plain step."""
+def test_cached_gradients_equal_plain_gradients_with_the_same_dropout(request, pooler, options):
+    """And the random state afterwards is that of a plain step."""
     options = {"model": "tiny_model", "most": 2, **options}
     model, loss = request.getfixturevalue(options.pop("model")), options.pop("loss", lambda: None)()
     setting = Setting(model, pooler, **options, loss=loss)
@@ -195,7 +195,7 @@ def test_cached_gradients_equal_plain_ones_with_the_same_dropout(request, pooler
 
 
 def test_without_dropout_the_size_of_the_chunks_changes_nothing(tiny_model):
-    """Nor whether gradients are cached: a step is one batch, however it is cut."""
+    """Nor does gradient caching: a step is one batch, in any chunks."""
 
     def step_of(step, most):
         setting = Setting(tiny_model, one_vector, most=most, dropout=0.0)
@@ -221,7 +221,7 @@ def test_a_side_that_the_loss_does_not_use_gets_no_gradient(tiny_model):
 
 
 def test_only_one_chunk_has_a_graph_at_a_time(tiny_model):
-    """Which is what bounds the memory."""
+    """This bounds the memory."""
     setting = Setting(tiny_model, one_vector, most=1)
     with_graph = []
 
@@ -234,13 +234,13 @@ def test_only_one_chunk_has_a_graph_at_a_time(tiny_model):
 
 
 def tensors_where(condition):
-    """All tensors of Python's heap that are so."""
+    """Return the tensors of Python's heap that meet the condition."""
     gc.collect()
     return [one for one in gc.get_objects() if type(one) is torch.Tensor and condition(one)]
 
 
 def test_weights_are_kept_compactly(tiny_model):
-    """Whole they are there for the loss alone: nothing of the vocabulary's size waits for the second pass."""
+    """Complete weights exist only in the loss: none is kept for the second pass."""
     setting = Setting(tiny_model, one_vector, most=1)
     vocabulary, found, made = 4_999, [], []
 
@@ -260,13 +260,13 @@ def test_weights_are_kept_compactly(tiny_model):
         return setting.compare(queries, documents)
 
     cached_step(encode, setting.chunks, compare, torch.autograd.backward)
-    # None of the first pass, those of both sides in the loss, and none at the start of the second pass.
+    # None of the first pass, two (one per side) in the loss, and none at the start of the second pass.
     assert found == [(0, 2), 0]
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_texts_without_a_term_and_absent_terms_get_no_gradient(scale):
-    """A pooler learns from non-zero weights alone; a scaled loss, as in fp16, scales the gradient."""
+    """Only non-zero weights get a gradient; a scaled loss, as in fp16, scales it."""
     weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 1.0]], requires_grad=True)
     one = torch.ones(1, 1, dtype=torch.long)
     chunks = [Chunk(side, [row], Batch(one * row, one, one.bool())) for side in ("query", "document") for row in (1, 0)]

@@ -1,4 +1,4 @@
-"""A training goes on from a checkpoint: with all that it has learnt, and with no part that contradicts it."""
+"""Training continues from a checkpoint with all of its weights and options; contradicting options are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {"batch_size": 16, "limit": 32, "learning_rate": 1e-2, "precision": "
 
 @pytest.fixture(scope="module")
 def rkit_train(tiny_collection):
-    """Runs `rkit train` on the tiny collection; words are more of its command line."""
+    """Run `rkit train` on the tiny collection; words extend the command line."""
 
     def run(model, output, *words, code=0):
         line = ["train", "--model", model, "--examples", tiny_collection.folder, "--corpus", tiny_collection.folder]
@@ -50,21 +50,21 @@ GIVEN = ("--encoder", "transformer", "--pooler", "colbert", "--set", "pooler.dim
 
 
 def weights(folder):
-    """The bytes of everything that encoding needs."""
+    """Return the bytes of all files that encoding needs."""
     inner = [path for name in ("query", "document", "encoder") for path in (folder / name).glob("*")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in [*(folder / name for name in WEIGHTS), *inner]}
 
 
 @pytest.mark.parametrize(("checkpoint", "again"), [("one_tower", ()), ("two_towers", ()), ("two_towers", GIVEN)])
-def test_no_epoch_from_a_checkpoint_leaves_every_byte_of_it(checkpoint, again, rkit_train, tmp_path, request):
-    """Both towers, tokenizer, pooler's parameters and options; they may be given again as they were."""
+def test_zero_epochs_from_a_checkpoint_change_no_byte(checkpoint, again, rkit_train, tmp_path, request):
+    """Both towers, the tokenizer, the pooler's weights and options; also if equal options are set again."""
     start = request.getfixturevalue(checkpoint)
     rkit_train(start, tmp_path / "out", "--epochs", 0, *again)
     assert weights(tmp_path / "out") == weights(start)
 
 
 def test_options_that_fit_any_weights_may_change(two_towers, rkit_train, tmp_path):
-    """Lengths, dropout, prefixes: the new checkpoint has them, and the old one's others. No checkpoint has a loss."""
+    """Lengths, dropout, prefixes; the other options stay. A checkpoint has no loss."""
     changes = ("--document-length", 40, "--set", "encoder.dropout=0.2", "--set", "encoder.query_prefix=query: ")
     rkit_train(two_towers, tmp_path / "out", "--epochs", 0, *changes, "--set", "loss.temperature=0.5")
     before, after = (
@@ -81,8 +81,8 @@ def test_options_that_fit_any_weights_may_change(two_towers, rkit_train, tmp_pat
     assert manifest["options"]["loss"]["options"] == {"temperature": 0.5}
 
 
-def test_another_epoch_goes_on_from_what_was_learnt(two_towers, rkit_train, tmp_path):
-    """The weights after one small step are near those of the checkpoint: pooler's and both encoders'."""
+def test_training_continues_from_the_weights_of_the_checkpoint(two_towers, rkit_train, tmp_path):
+    """After a small step, the weights of the pooler and both encoders are near those of the checkpoint."""
     rkit_train(two_towers, tmp_path / "out", "--epochs", 0.5, "--learning-rate", 1e-5, "--seed", 7)
     moved = [name for name in weights(two_towers) if name.endswith(".safetensors")]
     assert len(moved) == 3
@@ -92,7 +92,7 @@ def test_another_epoch_goes_on_from_what_was_learnt(two_towers, rkit_train, tmp_
         assert all(torch.allclose(before[one], after[one], atol=1e-4) for one in before)
 
 
-def test_two_towers_may_start_from_the_one_of_a_checkpoint(one_tower, rkit_train, tmp_path):
+def test_two_towers_start_from_a_shared_tower(one_tower, rkit_train, tmp_path):
     rkit_train(one_tower, tmp_path / "out", "--epochs", 0, "--separate-towers")
     both = Retriever.load(tmp_path / "out")
     shared = (one_tower / "encoder" / "model.safetensors").read_bytes()
@@ -116,6 +116,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_contradicts_a_checkpoint_is_refused(words, two_towers, rkit_train, tmp_path):
+def test_options_that_contradict_a_checkpoint_are_refused(words, two_towers, rkit_train, tmp_path):
     assert REFUSED[words].format(start=two_towers) in rkit_train(two_towers, tmp_path / "out", *words.split(), code=2)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What surrounds a training step: which examples it has, how they are cut into chunks, and which state is whole."""
+"""The examples of a training step, its chunks, and saved weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def passage(name):
     return Passage(name, "", f"the city of {name} " * (int(name[1:]) % 4 + 1))
 
 
-# --- which examples ------------------------------------------------------------------------------------------------
+# --- examples ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def passage(name):
     [(9, 3, [3, 3, 3]), (8, 3, [3, 3, 2]), (7, 3, [3, 3]), (2, 3, [2]), (1, 3, [1]), (2, 1, [1, 1])],
 )
 def test_a_last_step_of_one_example_is_dropped(examples, batch_size, sizes):
-    """It has nothing to be contrasted with, unless it is all there is."""
+    """It has nothing to contrast with; a single example in all is kept."""
     samples = ExampleSampler(EXAMPLES[:examples])
     assert [len(step) for step in batches(samples, batch_size, 0)] == sizes
     assert [len(step) for step in batches(samples, batch_size, 0, skipped=1)] == sizes[1:]
@@ -85,7 +85,7 @@ def test_chunks_hold_every_text_once_within_their_budget(collated, options, size
         assert [len(chunk.rows) for chunk in inputs.chunks] == sizes
 
 
-def test_masks_and_teacher_scores_come_along(collated):
+def test_inputs_have_masks_and_teacher_scores(collated):
     inputs, _ = collated(EXAMPLES[:3])
     assert inputs.ignore is None
     assert inputs.teacher is None
@@ -106,7 +106,7 @@ def test_masks_and_teacher_scores_come_along(collated):
 
 
 @pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
-def test_weights_come_back_also_where_two_modules_share_them(request, tmp_path, model):
+def test_shared_weights_are_saved_and_loaded(request, tmp_path, model):
     made = [Objective(Retriever.create(request.getfixturevalue(model)), torch.nn.Linear(2, 2)) for _ in range(2)]
     with torch.no_grad():
         for parameter in made[0].parameters():

@@ -1,4 +1,4 @@
-"""A step has one loss and one gradient, whatever its parts: of any micro batch size, in one process or in two."""
+"""Loss and gradient of a step depend neither on the micro batch size nor on the number of processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = [(0, position) for position in range(7)]
 
 @pytest.fixture
 def step_of(tiny_model, tiny_collection, tmp_path_factory):
-    """Makes a pre-training step in float64 and without dropout."""
+    """Create a pre-training in float64 without dropout."""
 
     def step_of(name="mlm", micro_batch_size=None, **own):
         options = PretrainOptions(
@@ -52,7 +52,7 @@ def step_of(tiny_model, tiny_collection, tmp_path_factory):
 
 
 def run(step):
-    """What is logged of a step, and its gradient."""
+    """Return the logged values of a step, and its gradients."""
     logged = step.run(step.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward)
     return logged, {name: one.grad for name, one in step.module.named_parameters() if one.grad is not None}
 
@@ -63,7 +63,7 @@ PRETRAINERS = {"mlm": {}, "retromae": {"decoder_mask_ratio": 0.0, "decoder_weigh
 
 @pytest.mark.parametrize("name", PRETRAINERS)
 def test_the_micro_batch_size_changes_neither_loss_nor_gradient(step_of, name):
-    """Each term is the mean over its own labelled tokens, of which texts have different numbers."""
+    """Each term is a mean over labelled tokens, whose number differs between texts."""
     expected, gradients = run(step_of(name, **PRETRAINERS[name]))
     for size in (1, 3):
         logged, found = run(step_of(name, size, **PRETRAINERS[name]))
@@ -126,7 +126,7 @@ def test_the_parts_of_all_processes_are_the_step(count, size, monkeypatch):
 
 # --- two processes -------------------------------------------------------------------------------------------------
 
-# So that rounding does not decide the sign of an update where a gradient is nearly 0.
+# A large epsilon: otherwise rounding decides the sign of an update if a gradient is nearly 0.
 OPTIONS = {"batch_size": 5, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 1, "adam_epsilon": 1e-2}
 
 
@@ -161,7 +161,7 @@ def programs(tiny_model, tiny_collection, tmp_path_factory):
 
 @forks
 @pytest.mark.parametrize("name", ["reranker", "pretraining"])
-def test_two_processes_train_what_one_trains(together, programs, tmp_path, name):
+def test_two_processes_train_the_weights_of_one(together, programs, tmp_path, name):
     alone = programs[name](tmp_path / "one")
     made = together(lambda: programs[name](tmp_path / "two"))
     assert made[0] == made[1]

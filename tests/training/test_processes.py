@@ -1,4 +1,4 @@
-"""Several processes share a step, and train what one process trains: real ones, which talk through gloo."""
+"""Several processes share a step and train the weights of a single process; real processes, connected by gloo."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from trainings import bytes_of
 pytestmark = forks
 
 
-def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
-    """In one line: rank 0, which keeps the others' addresses, was killed."""
+def test_a_process_that_cannot_reach_the_others_is_reported(monkeypatch):
+    """In one line; rank 0, which stores the addresses, was killed."""
     store = [TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)]
     placed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store[0].port), "WORLD_SIZE": "2", "RANK": "1"}
     for name, value in (placed | {"LOCAL_RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "False"}).items():
@@ -39,7 +39,7 @@ def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
         pass
 
 
-# --- who is who ----------------------------------------------------------------------------------------------------
+# --- start ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
         ),
     ],
 )
-def test_another_starter_than_torchrun_and_too_many_processes_are_refused(monkeypatch, environment, message):
+def test_a_start_without_torchrun_and_too_many_processes_are_refused(monkeypatch, environment, message):
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -63,7 +63,7 @@ def test_another_starter_than_torchrun_and_too_many_processes_are_refused(monkey
         processes.join()
 
 
-def test_what_one_process_finds_wrong_ends_all_and_the_first_tells(together):
+def test_an_error_in_any_process_ends_all_and_is_reported_once(together):
     def check():
         if processes.rank() > 0:
             msg = f"process {processes.rank()}"
@@ -89,11 +89,11 @@ def test_a_mistake_in_the_command_line_is_printed_once(together, monkeypatch):
     assert together(wrong) == [(2, True), (2, False)]
 
 
-# --- dealing -------------------------------------------------------------------------------------------------------
+# --- division ------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 5))
-def test_texts_are_dealt_once_and_evenly(sizes, count):
+def test_texts_are_divided_evenly(sizes, count):
     shares = processes.divide(sizes, count)
     assert sorted(text for share in shares for text in share) == list(range(len(sizes)))
     assert all(share == sorted(share) for share in shares)
@@ -102,13 +102,13 @@ def test_texts_are_dealt_once_and_evenly(sizes, count):
     assert max(loads) - min(loads) <= max(sizes, default=0)
 
 
-# --- what is exchanged ---------------------------------------------------------------------------------------------
+# --- exchange ------------------------------------------------------------------------------------------------------
 
 PARTS = {"first": slice(0, 2), "rest": slice(2, 4)}
 
 
 def made(texts, vectors=None, masked=False, weights=False, extras=False, keyed=False, dtype=torch.float32):
-    """A representation whose values say which text it is of; a process that has none makes one with more vectors."""
+    """Return a representation whose values identify its texts; without texts, a placeholder with more vectors."""
     count = vectors if vectors is not None else max((text % 3 + 1 for text in texts), default=7)
     numbers = torch.tensor(texts or [0], dtype=dtype)
     values = (numbers[:, None, None] + torch.arange(count)[:, None] / 8 + torch.arange(4) / 64).to(dtype)
@@ -123,7 +123,7 @@ def made(texts, vectors=None, masked=False, weights=False, extras=False, keyed=F
     )
 
 
-# Whose texts are which; in the last two, one process has none.
+# Texts of each process; in the last two, a process has none.
 SHARES = [[[0, 3, 4], [1, 2]], [[1], [0, 2, 3, 4]], [[0, 1, 2, 3, 4], []], [[], [0, 1]]]
 GATHERED = [
     {"vectors": 1},
@@ -159,7 +159,7 @@ def test_every_process_has_all_representations_in_order(together):
                     every = slice(None)
                     vectors = whole.vectors[row][every if whole.vector_mask is None else whole.vector_mask[row]]
                     expected = part.vectors[0][every if part.vector_mask is None else part.vector_mask[0]]
-                    # Without a mask, also those that its process made in the same chunk.
+                    # Without a mask, also the padding of its chunk.
                     assert torch.equal(vectors if options else vectors[: len(expected)], expected)
                     if part.keys is not None:
                         assert torch.equal(whole.keys[row], (8 * whole.vectors[row, :, 0]).long())
@@ -168,19 +168,19 @@ def test_every_process_has_all_representations_in_order(together):
                 for name, extra in part.extras.items():
                     received = whole.extras[name][row]
                     assert torch.equal(received[: extra.shape[1]] if extra.dim() > 1 else received, extra[0])
-            # A text that was made for its shape alone has no part in the sum.
+            # A placeholder gets no gradient.
             for gradient in gradients:
                 assert torch.equal(gradient, torch.full_like(gradient, float(bool(shares[rank]))))
 
 
-def test_gradients_are_added_and_weights_and_draws_are_shared(together):
-    """A gradient that a process lacks counts as nothing; the draws of each process go on as before."""
+def test_gradients_are_summed_and_weights_and_draws_are_shared(together):
+    """A gradient that a process lacks counts as 0; each process continues its own random numbers."""
 
     def exchanged():
         rank = processes.rank()
         parameters = [torch.nn.Parameter(torch.zeros(2, 3).to(dtype)) for dtype in (torch.float32, torch.float64) * 2]
         processes.sum_gradients(parameters)
-        # The first backward pass adds to that of the block; in the second step, the unused weight waits for nobody.
+        # The first backward pass adds to that of the block; in the second step, no process waits for the unused weight.
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = None
@@ -208,7 +208,7 @@ def test_gradients_are_added_and_weights_and_draws_are_shared(together):
     before = torch.get_rng_state()
     with processes.same_draws(3, torch.device("cpu")):
         torch.rand(2)
-    assert not torch.equal(before, torch.get_rng_state()), "one process draws on as if nothing were"
+    assert not torch.equal(before, torch.get_rng_state()), "a single process continues its own random numbers"
 
 
 def test_all_processes_get_the_results_of_all_items_in_order(together):
@@ -218,7 +218,7 @@ def test_all_processes_get_the_results_of_all_items_in_order(together):
 
 
 def test_sums_start_during_the_backward_pass(together):
-    """Of the weights of the last layers first; those that no process uses are not waited for after the first step."""
+    """The last layers' first; weights that no process uses delay nothing after the first step."""
 
     def started():
         layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2, bias=False) for _ in range(3)), torch.nn.Linear(2, 2))
@@ -232,21 +232,6 @@ def test_sums_start_during_the_backward_pass(together):
         return seen
 
     assert together(started) == [[0, 2], [0, 2]]
-
-
-def test_sums_in_bf16_are_rounded(together):
-    def summed():
-        weight = torch.nn.Parameter(torch.ones(()))
-        sums = []
-        for dtype in (None, torch.bfloat16):
-            weight.grad = None
-            processes.sum_gradients([weight], dtype)
-            with processes.last_backward():
-                (weight * (1 + 2**-10)).backward()
-            sums.append(weight.grad.item())
-        return sums
-
-    assert together(summed) == [[2 + 2**-9, 2.0]] * 2
 
 
 def test_a_stalled_process_ends_the_others(tmp_path, monkeypatch):
@@ -361,7 +346,7 @@ STEPS = {
 
 @pytest.fixture
 def quick(programs, tmp_path_factory, monkeypatch, fresh_registry):
-    """Trains for some steps; keywords are options of training, or arguments of `train`."""
+    """Train for some steps; keywords are options of `train`."""
     plugin = tmp_path_factory.mktemp("plugin") / "local_shared.py"
     plugin.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(plugin))
@@ -371,12 +356,12 @@ def quick(programs, tmp_path_factory, monkeypatch, fresh_registry):
 
 
 def one_step(quick, output, **changes):
-    """The gradients of a step, the weights after it, and the values that were logged."""
+    """Return the gradients of a step, the weights after it, and the logged values."""
     seen = {}
 
     class Watching(loop.Loop):
         def __post_init__(self):
-            # So that rounding does not hide a mistake.
+            # In float64: rounding would hide a mistake.
             self.training.module.double()
             super().__post_init__()
             clip = self.accelerator.clip_grad_norm_
@@ -413,7 +398,7 @@ def assert_close(one, other, **tolerance):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
-def test_several_processes_have_the_gradients_and_the_weights_of_one(together, quick, tmp_path, count):
+def test_several_processes_compute_the_gradients_and_weights_of_one(together, quick, tmp_path, count):
     steps = {name: options for name, options in STEPS.items() if count == 2 or "fewer" in name}
 
     def all_steps():
@@ -444,7 +429,7 @@ FAILING = {
 }
 
 
-def test_a_process_out_of_memory_computes_its_step_again_and_the_others_with_it(together, quick, tmp_path):
+def test_all_processes_repeat_a_step_in_which_one_ran_out_of_memory(together, quick, tmp_path):
     def steps():
         folder = tmp_path / f"{processes.count()}"
         return {name: one_step(quick, folder / name, **options) for name, options in FAILING.items()}
@@ -458,7 +443,7 @@ def test_a_process_out_of_memory_computes_its_step_again_and_the_others_with_it(
         assert cached == (name != "encoding"), "only process 1 encodes again before the others wait for it"
 
 
-def test_a_process_that_never_has_the_memory_ends_the_others(together, quick, tmp_path):
+def test_a_process_without_enough_memory_ends_the_others(together, quick, tmp_path):
     def train():
         errors = {0: "another process has ended", 1: "too little memory for the smallest part of a step"}
         with pytest.raises(RetrievalkitError, match=errors[processes.rank()]):
@@ -468,25 +453,25 @@ def test_a_process_that_never_has_the_memory_ends_the_others(together, quick, tm
     assert not (tmp_path / "out").exists()
 
 
-# --- going on ------------------------------------------------------------------------------------------------------
+# --- resuming ------------------------------------------------------------------------------------------------------
 
 RESUMED = {"limit": 24, "epochs": 2, "save_steps": 2, "logging_steps": 4, "pooler": "mean", "dropout": 0.3}
 
 
-# Of six steps, states are saved after 2, 4 and 6; dev questions are judged after 3 and 6.
+# Six steps: states are saved after 2, 4 and 6, and dev questions evaluated after 3 and 6.
 MOMENTS = {
     "in a step": (1, lambda: kill_at_call(loop.Loop, "compute_step", 4)),
     "before its random state is written": (1, lambda: kill_at_call(torch, "save", 2)),
-    "while dev questions are judged": (0, lambda: kill_at_call(selection.DevSet, "measure", 3)),
+    "while dev questions are evaluated": (0, lambda: kill_at_call(selection.DevSet, "measure", 3)),
     "while the folder is finished": (0, lambda: kill_at_call(retriever.Retriever, "save", 1)),
 }
 
 
 @pytest.mark.slow
-def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes(
+def test_a_killed_training_of_two_processes_resumes_to_the_same_bytes(
     together, quick, tmp_path, examples, tmp_path_factory
 ):
-    """The random state of each process too: there is dropout."""
+    """With dropout, so the random state of each process is restored too."""
     together(lambda: quick(tmp_path / "whole", dev=examples["test"], **RESUMED))
     expected = bytes_of(tmp_path / "whole")
     for number, (rank, moment) in enumerate(MOMENTS.values()):
@@ -513,8 +498,8 @@ def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes
 
 
 @pytest.mark.slow
-def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, tiny_collection, examples):
-    """And prints once what was trained."""
+def test_torchrun_trains_the_weights_of_one_process(quick, tmp_path, tiny_model, tiny_collection, examples):
+    """And prints the summary once."""
     options = {"limit": 16, "epochs": 2.0, "micro_batch_size": 4}
     quick(tmp_path / "alone", **options, pooler="both", dev=examples["test"])
     words = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "-m", "retrievalkit", "train", "--model", tiny_model]
@@ -538,7 +523,7 @@ def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, ti
 
 
 @pytest.mark.parametrize("command", [["run", "recipe.yaml"], ["convert", "corpus.jsonl"]], ids=str)
-def test_other_commands_are_not_started_by_torchrun(monkeypatch, command):
+def test_torchrun_is_refused_for_other_commands(monkeypatch, command):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     ended = CliRunner().invoke(cli.main, [*command, "--output", "out"])
     assert ended.exit_code == 2

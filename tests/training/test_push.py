@@ -1,4 +1,4 @@
-"""`--push`, and checkpoints by their names on the hub: with huggingface_hub, against a stand-in of the hub's interface.
+"""`--push`, and checkpoints by their hub names: huggingface_hub against a stand-in for the hub.
 
 huggingface_hub reads the hub's address when it is imported, so the commands run in processes of their own.
 """
@@ -31,7 +31,7 @@ def hub():
 
 @pytest.fixture(scope="module")
 def run(hub, tmp_path_factory):
-    """Run Python code with the hub's address, a cache of its own and a token, and return what it prints as JSON."""
+    """Run Python code with the hub's address, a separate cache and a token; return its output, parsed as JSON."""
     home = tmp_path_factory.mktemp("home")
 
     def run(code):
@@ -50,7 +50,7 @@ def run(hub, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pushes(run, tmp_path_factory, tiny_model, tiny_collection):
-    """A training that pushes without a login, one that pushes to me/geography, and the same that is resumed."""
+    """A training that pushes without a login, a training that pushes to me/geography, and the same resumed."""
     output = tmp_path_factory.mktemp("trained") / "checkpoint"
     options = {"corpus": str(tiny_collection.corpus), "dev": DEV, "pooler": "mean", "epochs": 1, "limit": 32}
     code = f"""
@@ -83,7 +83,7 @@ def trained(pushes):
 
 
 def test_the_repository_has_the_weights_and_the_card(trained, hub):
-    """It is private, and has nothing that describes the training on this machine."""
+    """It is private, and has no file that describes the training on this machine."""
     repository = hub.repositories["me/geography"]
     assert repository.private
     files = {path.relative_to(trained).as_posix(): path for path in trained.rglob("*") if path.is_file()}
@@ -104,7 +104,7 @@ def test_the_card_has_the_metrics_in_the_hubs_model_index(trained, hub):
 
 
 def test_a_pushed_checkpoint_is_used_by_its_name(trained, run, hub, tmp_path, tiny_collection):
-    """For encoding, indexing, searching, training and export, and it is the same model as the local one."""
+    """For encoding, indexing, searching, training and export; it equals the local checkpoint."""
     own = rk.Retriever.load(trained, precision="fp32")
     local = rk.Index.build(tiny_collection.corpus, own, tmp_path / "local")
     corpus, examples = str(tiny_collection.corpus), str(tiny_collection.folder)

@@ -1,4 +1,4 @@
-"""torchrun's processes divide the work of a command that the main process runs: real ones, which talk through gloo."""
+"""torchrun's processes divide the work of a command; real processes, connected by gloo."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_all_processes_compute_and_the_main_process_gets_all_results(together, o
     assert len({process for _, process in results}) == 3
 
 
-def test_functions_of_several_maps_follow_each_other_and_the_main_process_uses_its_own(together):
+def test_each_map_has_its_own_function_and_the_main_process_may_have_another(together):
     def twice():
         first = list(spread_map(Make(str), lambda: range(9), HERE))
         second = list(spread_map(Make(pid), lambda: range(9), HERE, here=lambda item: (item, "here")))
@@ -121,7 +121,7 @@ def test_without_torchrun_there_are_no_such_workers():
         list(spread_map(Make(str), lambda: [1], HERE))
 
 
-# --- a process that is lost, or answers no longer --------------------------------------------------------------------
+# --- lost processes --------------------------------------------------------------------------------------------------
 
 
 def losing(number, item):
@@ -132,7 +132,7 @@ def losing(number, item):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stalled"])
 def test_a_lost_process_ends_the_main_process(tmp_path, monkeypatch, number):
-    """A stalled one after the timeout: 3 s here."""
+    """A stalled process after the timeout: 3 s here."""
     monkeypatch.setenv(processes.PATIENCE, "0.05")
 
     def lead():
@@ -153,7 +153,7 @@ def test_a_lost_process_ends_the_main_process(tmp_path, monkeypatch, number):
 
 
 def rkit(*words):
-    """Run a command as torchrun's processes do; returns its exit code and what it printed."""
+    """Run a command as torchrun's processes do; return its exit code and output."""
     ended = CliRunner().invoke(cli.main, [str(word) for word in words])
     return ended.exit_code, ended.stdout
 
@@ -194,7 +194,7 @@ def commands(tiny_model, tiny_collection, examples, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["encode", "search", "fused", "mine", "rerank", "index"])
-def test_a_command_writes_and_prints_what_a_single_process_does(commands, together, tmp_path, monkeypatch, name):
+def test_a_command_writes_and_prints_the_same_as_in_a_single_process(commands, together, tmp_path, monkeypatch, name):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     code, printed = rkit(*commands[name], "--output", tmp_path / "one" / "output")
@@ -231,7 +231,7 @@ def test_a_killed_encoding_continues_after_the_shards_it_has_written(commands, t
 
 
 @pytest.mark.slow
-def test_torchrun_encodes_what_one_process_encodes(commands, tmp_path):
+def test_torchrun_encodes_the_vectors_of_one_process(commands, tmp_path):
     words = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "-m", "retrievalkit", *commands["encode"]]
     words += ["--output", tmp_path / "two"]
     ended = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)

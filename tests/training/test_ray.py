@@ -1,4 +1,4 @@
-"""Training by Ray Train: its workers are the processes."""
+"""Training with Ray Train, whose workers are the processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rkit train --refresh-negatives`: new negatives by the model itself, the same after a resume, and nothing else."""
+"""`rkit train --refresh-negatives`: negatives of the current model, and the same after resuming."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from retrievalkit.training.refresh import RefreshOptions, refresh_options, share
 from retrievalkit.training.train import TrainOptions
 from trainings import bytes_of, log_of
 
-# Two steps an epoch: epochs end with steps 2, 4, 6 and 8.
+# Two steps per epoch: epochs end with steps 2, 4, 6 and 8.
 QUICK = {"epochs": 4, "limit": 16, "logging_steps": 3, "save_steps": 3}
 REFRESH = {"every": 2, "depth": 8, "negatives": 4}
 
@@ -40,8 +40,8 @@ def refreshed(quick, tmp_path_factory):
     return output
 
 
-def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
-    """After the second of four, and not after the last; what is logged is the share of new ones."""
+def test_negatives_are_mined_after_every_second_epoch(refreshed, examples):
+    """After the second of four epochs, not after the last; the share of new negatives is logged."""
     files = sorted(path.name for path in (refreshed / "negatives").iterdir())
     assert files == ["epoch-2.audit.json", "epoch-2.jsonl"]
     before = {row.query_id: row for row in read_examples(examples["train"]).rows}
@@ -49,9 +49,9 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
     assert len(after) == 16
     assert all(row.positives == before[row.query_id].positives for row in after)
     assert all(set(row.negatives).isdisjoint(row.positives) for row in after)
-    (told,) = [line for line in log_of(refreshed) if "negatives_changed" in line]
-    assert told["step"] == 4
-    assert told["negatives_changed"] == share_changed([before[row.query_id] for row in after], after) > 0
+    (logged,) = [line for line in log_of(refreshed) if "negatives_changed" in line]
+    assert logged["step"] == 4
+    assert logged["negatives_changed"] == share_changed([before[row.query_id] for row in after], after) > 0
     audit = json.loads((refreshed / "negatives" / "epoch-2.audit.json").read_text())
     assert audit["source"] == {"source": "the model after epoch 2", "kind": "checkpoint"}
     assert audit["options"]["depth"] == 8
@@ -61,8 +61,8 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
     ]
 
 
-def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatch):
-    """Of the steps after the refresh all negatives are among the new ones; before it, among the old ones."""
+def test_training_continues_with_the_new_negatives(quick, tmp_path, monkeypatch):
+    """Steps after the refresh draw from the new negatives, steps before it from the old negatives."""
     drawn = []
     assemble = sampling.StepAssembler.assemble
 
@@ -81,8 +81,8 @@ def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatc
         assert all(set(negatives) <= set(pools[query]) for query, negatives, _ in step)
 
 
-def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, monkeypatch):
-    """The negatives are those that `rkit mine-negatives` finds with a checkpoint of that moment."""
+def test_negatives_are_those_of_the_current_model(quick, tmp_path, tiny_collection, monkeypatch):
+    """They equal the negatives of `rkit mine-negatives` with a checkpoint of that step."""
     save = refresh._save
     monkeypatch.setattr(refresh, "_save", lambda model, folder: save(model, tmp_path / "kept") and save(model, folder))
     quick(tmp_path / "out", refresh={"every": 1, "depth": 8, "negatives": 4}, epochs=2)
@@ -109,8 +109,8 @@ MOMENTS = {
 
 @forks
 @pytest.mark.parametrize("moment", first_fast(MOMENTS))
-def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp_path, moment):
-    """It ends with the bytes of the training that was not killed."""
+def test_a_killed_training_resumes_with_the_same_negatives(quick, refreshed, tmp_path, moment):
+    """It ends with the bytes of an uninterrupted training."""
 
     def killed():
         MOMENTS[moment]()
@@ -144,7 +144,7 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"corpus": None}, "Name it: --corpus CORPUS"),
     ],
 )
-def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
+def test_an_impossible_refresh_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
     if "corpus" in options:  # the examples bring their passages along
         rows = ({"anchor": f"which {number}?", "positive": "this one", "negative": "that one"} for number in range(4))
         (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
@@ -154,7 +154,7 @@ def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, t
     assert [path.name for path in tmp_path.iterdir()] == (["train.jsonl"] if "corpus" in options else [])
 
 
-def test_the_flag_and_the_options_go_together():
+def test_the_flag_and_the_options_are_combined():
     for flag, settings, expected in (
         (None, {}, None),
         ("every=2", {"depth": "50"}, {"every": 2, "depth": 50}),
@@ -167,8 +167,8 @@ def test_the_flag_and_the_options_go_together():
 
 
 @forks
-def test_two_processes_mine_and_go_on_with_what_they_found(quick, together, tmp_path, monkeypatch):
-    """The first runs the mining, and they share the steps, so they have to draw alike."""
+def test_two_processes_mine_and_use_the_same_negatives(quick, together, tmp_path, monkeypatch):
+    """The first process runs the mining; all share the steps, so they need the same draws."""
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 2)
 
     def run():

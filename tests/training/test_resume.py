@@ -1,4 +1,4 @@
-"""A training that was cut off at any moment goes on, and ends with the bytes of one that was not."""
+"""A training that was interrupted at any moment resumes to the bytes of an uninterrupted training."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from retrievalkit.training.selection import DevSet
 from trainings import bytes_of, interrupt_at, log_of
 
 NAMES = ["train", "pretrain"]
-# Trainings of nine and of six steps, with states after every second and the last.
+# Trainings of nine and six steps, with states after every second step and the last.
 RESUMED = {"train": {"epochs": 3, "logging_steps": 4, "separate_towers": True}, "pretrain": {"pretrainer": "retromae"}}
 
 
 @pytest.fixture(scope="session")
 def resumed(programs, examples):
-    """Name -> its training with what leaves the most to go on with."""
+    """Name -> its training, with the options that leave the most files to resume from."""
     more = {"train": {"dev": examples["test"]}, "pretrain": {}}
     return {
         name: lambda output, name=name, **changes: programs[name](output, **more[name] | RESUMED[name] | changes)
@@ -80,7 +80,7 @@ FAST = [("train", "in the middle of an epoch"), ("pretrain", "while the corpus i
 @pytest.mark.parametrize(
     ("name", "moment"), [pytest.param(*one, marks=() if one in FAST else pytest.mark.slow) for one in SLOW]
 )
-def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(resumed, wholes, tmp_path, name, moment):
+def test_a_killed_training_resumes_to_the_same_bytes(resumed, wholes, tmp_path, name, moment):
     output = tmp_path / "out"
 
     def killed():
@@ -112,7 +112,7 @@ def test_a_training_can_be_killed_again_and_again(resumed, wholes, tmp_path):
 
 
 @forks
-def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(programs, tmp_path):
+def test_a_training_resumes_after_its_last_step_in_the_middle_of_an_epoch(programs, tmp_path):
     def killed():
         kill_at_call(Retriever, "save", 1)
         programs["train"](tmp_path / "out", epochs=1.5)
@@ -124,27 +124,27 @@ def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(progr
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_resume_goes_on_and_says_so(programs, tmp_path, monkeypatch, capfd, name):
+def test_only_resume_continues(programs, tmp_path, monkeypatch, capfd, name):
     calls = interrupt_at(monkeypatch, 6)
-    for output in ("resumed", "anew"):
+    for output in ("resumed", "restarted"):
         calls.clear()
         with pytest.raises(KeyboardInterrupt) as interrupted:
             programs[name](tmp_path / output)
         kept = "Interrupted at step 5; the state after step 4 is kept: run the same command with --resume."
         assert interrupted.value.__notes__ == [kept]
-    programs[name](tmp_path / "anew")
+    programs[name](tmp_path / "restarted")
     assert len(calls) == 12
     calls[:] = [1] * 6
     with monkeypatch.context() as patch:
         patch.setattr(token_store, "array", None)  # the corpus is not read again
         programs[name](tmp_path / "resumed", resume=True)
     assert "resuming after step 4 of 6\n" in capfd.readouterr().err
-    assert len(calls) == 8, "six steps, of which four were saved, and the last two again"
-    assert bytes_of(tmp_path / "resumed") == bytes_of(tmp_path / "anew")
-    assert [line["step"] for line in log_of(tmp_path / "anew")] == [2, 4, 6]
+    assert len(calls) == 8, "six steps, of which the last two are repeated"
+    assert bytes_of(tmp_path / "resumed") == bytes_of(tmp_path / "restarted")
+    assert [line["step"] for line in log_of(tmp_path / "restarted")] == [2, 4, 6]
 
 
-def test_an_interrupted_training_without_a_state_leaves_nothing(programs, tmp_path, monkeypatch):
+def test_an_interrupted_training_without_a_state_leaves_no_files(programs, tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
         programs["train"](tmp_path / "out")
@@ -169,8 +169,8 @@ def test_another_training_cannot_be_resumed(programs, tmp_path, monkeypatch, nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_finished_training_is_not_done_again(programs, tmp_path, monkeypatch, name):
-    """Nor is anything read where an output is in the way; --overwrite replaces it."""
+def test_a_finished_training_is_not_repeated(programs, tmp_path, monkeypatch, name):
+    """Nor is anything read if the output exists; --overwrite replaces it."""
     returned = programs[name](tmp_path / "out", resume=True)
     calls = interrupt_at(monkeypatch, 0)
     before = bytes_of(tmp_path / "out")
@@ -184,8 +184,8 @@ def test_a_finished_training_is_not_done_again(programs, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk_is_an_oserror_and_leaves_nothing(programs, tmp_path, monkeypatch, name):
-    """Libraries call it a SafetensorError or a RuntimeError; the command line prints an OSError as one line."""
+def test_a_full_disk_is_an_oserror_and_leaves_no_files(programs, tmp_path, monkeypatch, name):
+    """Libraries raise a SafetensorError or a RuntimeError; the command prints an OSError in one line."""
 
     def full(*_, **__):
         msg = "Error while serializing: I/O error: No space left on device (os error 28)"

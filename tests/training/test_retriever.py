@@ -1,4 +1,4 @@
-"""`rkit train` learns, repeats itself to the byte, goes on where it was killed, and leaves nothing of wrong input."""
+"""`rkit train` learns, is reproducible to the byte, and writes nothing for wrong input."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reciprocal_rank(model, collection, split):
 
 
 def test_the_folder_is_a_checkpoint_whose_loss_fell(trained):
-    """Its log has no times, and nothing is beside it."""
+    """Its log has no times, and no other file is left."""
     names = {path.name for path in trained.iterdir()} - {"logs"}
     weights = {"encoder", "pooler.safetensors", "retrievalkit.json"}
     assert names == weights | {"README.md", "manifest.json", "training.jsonl", "training.html"}
@@ -76,7 +76,7 @@ def test_the_folder_is_a_checkpoint_whose_loss_fell(trained):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_retrieval_improves(trained, tiny_model, tiny_collection, split):
-    """Also for questions that were not trained on, about the same countries."""
+    """Also for questions that were not in the training, about the same countries."""
     before = reciprocal_rank(Retriever.create(tiny_model, pooler="mean"), tiny_collection, split)
     after = reciprocal_rank(Retriever.load(trained), tiny_collection, split)
     assert before < 0.2
@@ -92,7 +92,7 @@ def test_the_learning_rate_rises_and_falls_linearly(quick, tmp_path):
 # --- the folder ----------------------------------------------------------------------------------------------------
 
 
-def test_the_manifest_says_what_made_it(quick, tmp_path, examples, tiny_model, tiny_collection):
+def test_the_manifest_records_options_and_inputs(quick, tmp_path, examples, tiny_model, tiny_collection):
     returned = quick(tmp_path / "out", dev=examples["test"], loss_options={"temperature": 0.5})
     manifest = storage.read_manifest(tmp_path / "out", "checkpoint")
     assert manifest == json.loads(json.dumps(returned))
@@ -110,7 +110,7 @@ def test_the_manifest_says_what_made_it(quick, tmp_path, examples, tiny_model, t
     assert manifest["fingerprint"] == Retriever.load(tmp_path / "out").fingerprint
 
 
-def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, tmp_path):
+def test_tensorboard_files_are_kept_and_not_fingerprinted(quick, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -126,7 +126,7 @@ def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, t
 
 
 def test_without_tensorboard_only_the_pace_is_logged(quick, tmp_path, monkeypatch):
-    """Texts per second and memory, which differ from training to training, and so are no part of the log."""
+    """Texts per second and memory differ between equal trainings, so they are not in the log."""
     monkeypatch.setattr(loop, "get_available_trackers", list)
     quick(tmp_path / "out", logging_steps=2)
     assert sorted(one.name for one in (tmp_path / "out" / "logs").iterdir()) == ["pace.html", "pace.jsonl"]
@@ -147,8 +147,8 @@ def test_without_tensorboard_only_the_pace_is_logged(quick, tmp_path, monkeypatc
     ],
     ids=str,
 )
-def test_two_equal_trainings_leave_equal_checkpoints_that_load(request, quick, tmp_path, examples, changes):
-    """The values of dev questions are logged beside the loss."""
+def test_equal_trainings_write_equal_checkpoints(request, quick, tmp_path, examples, changes):
+    """The dev measures are logged with the loss."""
     given = changes | ({"dev": examples["test"]} if "dev" in changes else {})
     given |= {"model": request.getfixturevalue(changes["model"])} if "model" in changes else {}
     for seed, name in enumerate(("one", "two")):
@@ -162,8 +162,8 @@ def test_two_equal_trainings_leave_equal_checkpoints_that_load(request, quick, t
     assert dev == ([(3, "dev_loss"), (6, "dev_average_rank")] if "dev" in changes else [])
 
 
-def test_gradient_caching_does_not_change_the_training(quick, tmp_path):
-    """Without dropout, which falls otherwise on other chunks."""
+def test_gradient_caching_does_not_change_the_weights(quick, tmp_path):
+    """Without dropout, which depends on the chunks."""
     options = {"encoder_options": {"dropout": 0.0}, "learning_rate": 1e-3}
     plain = quick(tmp_path / "plain", **options)
     cached = quick(tmp_path / "cached", micro_batch_size=3, **options)
@@ -177,7 +177,7 @@ def test_gradient_caching_does_not_change_the_training(quick, tmp_path):
 def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_time(
     quick, tmp_path, monkeypatch, tokens, halved
 ):
-    """The training is that which started so, up to the order of sums, and its manifest remembers the size."""
+    """The weights are those of a training that starts so, up to the order of sums; the manifest records the size."""
     options = {"encoder_options": {"dropout": 0.0}, "learning_rate": 1e-3, "batch_size": 24, "held_out": 0}
     quick(tmp_path / "plain", **options)
     memory, load = DeviceMemory(tokens), Transformer._load_model
@@ -190,8 +190,8 @@ def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_ti
         torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
 
 
-def test_the_largest_step_meets_the_limit_before_the_training(tiny_model, tiny_collection, examples, tmp_path):
-    """It leaves the model as it was."""
+def test_the_largest_step_is_tried_before_the_training(tiny_model, tiny_collection, examples, tmp_path):
+    """It does not change the model."""
     options = TrainOptions(tiny_model, examples["train"], corpus=tiny_collection.corpus, output="out", batch_size=8)
     training = RetrieverTraining(options)
     memory, weights = DeviceMemory(60), [one.clone() for one in training.module.parameters()]
@@ -222,9 +222,7 @@ def test_a_micro_batch_is_limited_by_tokens_too(tiny_model, tiny_collection, exa
     ("values", "rank_from", "best"),
     [([3.0, 1.0, 2.0], 30, 1), ([1.0, 2.0, 3.0], 30, 0), ([1.0, 50.0, 40.0], 1, 2), ([1.0, 40.0, 50.0], 1, 1)],
 )
-def test_the_state_that_is_best_on_the_dev_questions_is_kept(
-    quick, tmp_path, examples, monkeypatch, values, rank_from, best
-):
+def test_the_best_state_on_the_dev_questions_is_kept(quick, tmp_path, examples, monkeypatch, values, rank_from, best):
     states = []
 
     def measure(self, judged, loss, epoch, precision):
@@ -282,7 +280,7 @@ def local_losses(tmp_path_factory, monkeypatch, fresh_registry):
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
 
 
-def test_a_loss_sees_where_training_is(quick, tmp_path, local_losses):
+def test_a_loss_gets_the_progress_of_the_training(quick, tmp_path, local_losses):
     quick(tmp_path / "out", loss="watching")
     import local_losses as module
 
@@ -319,7 +317,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG, ids=str)
-def test_wrong_input_leaves_nothing(quick, tmp_path, local_losses, changes, message):
+def test_wrong_input_leaves_no_files(quick, tmp_path, local_losses, changes, message):
     path = tmp_path / "bad.jsonl"
     if (text := next(iter(changes.values()))) in list(BAD_EXAMPLES):
         path.write_text(text)

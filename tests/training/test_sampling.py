@@ -1,4 +1,4 @@
-"""Which positive and negatives a step gets, and which documents are no negatives of a query."""
+"""The positives and negatives of a step, and its masked false negatives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOLDEN = {0: (1, [0, 4]), 1: (0, [1, 3]), 2: (1, [2, 0]), 3: (0, [4, 1])}
 
 @pytest.mark.parametrize("epoch", GOLDEN)
 def test_window_sampling_golden(epoch):
-    """Item 3, seed 42, 2 positives, negatives 0 to 4, two an epoch; a smaller pool is drawn from with replacement."""
+    """Item 3, seed 42, 2 positives, negatives 0 to 4, two per epoch; from a smaller pool with replacement."""
     assert window_sample(3, epoch, seed=42, positives=2, pool=range(5), count=2) == GOLDEN[epoch]
     assert window_sample(0, epoch, seed=1, positives=1, pool=["a"], count=3) == (0, ["a", "a", "a"])
 
@@ -54,8 +54,8 @@ def test_draws_differ_by(what):
 
 
 @pytest.mark.parametrize("sampling", ["random", "window"])
-def test_negatives_come_without_repeats_from_the_pool(sampling):
-    """Those that there are, if there are too few; the positive is the first, or a random one."""
+def test_negatives_are_drawn_from_the_pool_without_replacement(sampling):
+    """All negatives if there are too few; the positive is the first, or random."""
     draws = [sampler(negatives=8, pool=12, sampling=sampling).draw(0, epoch) for epoch in range(50)]
     assert all(len(set(draw.negatives)) == 8 for draw in draws)
     assert {one for draw in draws for one in draw.negatives} == set(NEGATIVES[:12])
@@ -82,7 +82,7 @@ def test_the_order_is_a_shuffle_that_differs_by_epoch_and_seed():
 
 
 def passage(name):
-    """`same-1` and `same-2` are two passages of one text."""
+    """Return a passage; `same-1` and `same-2` have the same text."""
     return Passage(name, f"title of {name.split('-')[0]}", f"text of {name.split('-')[0]}")
 
 
@@ -109,10 +109,10 @@ EARLIER = Example("2", "a", ("q",))
 @pytest.mark.parametrize(
     ("draws", "ignored"),
     [
-        # Query a also has q as a positive, which comes as the positive of b; another example of the query may say so.
+        # q, the positive of b, is also a positive of query a, by its own example or another example of the query.
         ([draw("a", "p", "n", known=("q",)), draw("b", "q")], [(0, 2)]),
         ([draw("a", "p"), draw("b", "r", "q")], [(0, 2)]),
-        # The text of the positive, by id (two queries of one passage) and by text (two ids of one text).
+        # The text of the positive: the same passage for two queries, or two ids with the same text.
         ([draw("a", "p"), draw("b", "p")], [(0, 1), (1, 0)]),
         ([draw("a", "same-1", "same-2"), draw("b", "r")], [(0, 1)]),
         # A copy of another known positive, in the step or not.
@@ -122,8 +122,8 @@ EARLIER = Example("2", "a", ("q",))
         ([draw("a", "p", "p", "q", known=("q", "p")), draw("b", "q", "p")], [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]),
     ],
 )
-def test_known_positives_and_their_copies_are_no_negatives(draws, ignored):
-    """Unless nothing is masked, as in the papers' own code."""
+def test_known_positives_and_their_copies_are_masked(draws, ignored):
+    """Unless masking is off, as in the papers' code."""
     known = [EARLIER, *(one.example for one in draws)]
     made = step(draws, known)
     assert made.ignore == ignored
@@ -131,7 +131,7 @@ def test_known_positives_and_their_copies_are_no_negatives(draws, ignored):
     assert step(draws, known, mask_false_negatives=False).ignore == []
 
 
-def test_a_known_positive_outside_of_the_step_is_looked_up_once():
+def test_a_known_positive_outside_the_step_is_looked_up_once():
     looked_up = []
 
     def look_up(name):
@@ -144,7 +144,7 @@ def test_a_known_positive_outside_of_the_step_is_looked_up_once():
     assert looked_up.count("same-1") == 1
 
 
-def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
+def test_a_copy_of_a_known_positive_has_no_part_in_the_loss():
     """Worked: of the scores 1, 2, 0 of query a (p; same-2, a copy of its same-1; n) the softmax has 1 and 0 alone."""
     made = step([draw("a", "p", known=("same-1",)), draw("b", "same-2", "n")])
     positives, ignore, _ = made.tensors()
@@ -153,13 +153,13 @@ def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
     loss = Contrastive()(Representation(queries), Representation(documents), positives, Progress(0, 0.0, 1), ignore)
     loss.total.backward()
     e = math.e
-    # Query b scores 0 everywhere, and its own vector of 0 moves nothing.
+    # Query b has the vector 0, so all its scores are 0 and it moves nothing.
     assert loss.total.item() == pytest.approx((math.log((e + 1) / e) + math.log(3)) / 2)
     assert documents.grad.flatten().tolist() == pytest.approx([-1 / (e + 1) / 2, 0.0, 1 / (e + 1) / 2])
 
 
-def test_a_passage_of_two_queries_has_each_ones_own_score():
-    """In its own rows alone: as a passage of another query it has none, though the teacher knows it."""
+def test_a_passage_of_two_queries_has_a_teacher_score_for_each():
+    """Only for its own query: as an in-batch negative of another query it has none."""
     shared = {"p": 1.0, "n": 2.0}
     made = step([draw("a", "p", "n", teacher=shared), draw("b", "q", "n", teacher={"n": 3.0, "q": 4.0, "p": 9.0})])
     _, _, teacher = made.tensors()

@@ -1,4 +1,4 @@
-"""Which state of a training is kept, and by which measure."""
+"""Selection of the best state of a training, by several measures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.training import selection
 from retrievalkit.training.selection import Best, DevSet, rank_metrics
 
-# What a text is encoded to: two questions, their gold passages and hard negatives.
+# Vectors of two questions, their gold passages and hard negatives.
 VECTORS = {
     "qa": [1.0, 0.5],
     "qb": [-0.5, 1.0],
@@ -31,7 +31,7 @@ EXAMPLES = [Example("1", "qa", ("a",), ("a-", "b-")), Example("2", "qb", ("b",),
 
 
 class Encoded:
-    """Stands in for a retriever: texts are names of vectors."""
+    """Stand-in for a retriever: texts are names of vectors."""
 
     device = torch.device("cpu")
 
@@ -85,7 +85,7 @@ def test_metrics_are_those_of_the_evaluation(scores, data):
 
 
 def test_metrics_worked_by_hand():
-    """The first column of equal scores is first; what is -inf ranks last."""
+    """Of equal scores, the first column ranks first; -inf ranks last."""
     scores = torch.tensor([[3.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, -math.inf]])
     relevant = torch.tensor([[False, True, False, True], [False, False, True, False]])
     ndcg = [(1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3)), 0.5]
@@ -103,7 +103,7 @@ POOLED = [
     ("size", "others"), [(0, []), (5, ["a-"]), (7, ["a-", "b-", "x"]), (9, ["a-", "b-", "x", "?", "?"])]
 )
 def test_the_pool_has_all_positives_then_the_hardest_negatives_then_random_passages(size, others):
-    """A passage that is a positive of some question, and one that is drawn twice, is there once."""
+    """A passage that is another question's positive, or is drawn twice, occurs once."""
     corpus = Corpus.of([passage(name) for name in ("a", "a-", "c", "d", "e")])
     texts, answers = dev_set(POOLED, corpus=corpus, pool_size=size).pool
     names = [text.body for text in texts]
@@ -143,7 +143,7 @@ def test_the_ranking_by_brute_force(monkeypatch):
         assert found[name] == pytest.approx(list(values.values()), abs=1e-6)
 
 
-def test_a_model_that_scores_all_alike_is_the_worst():
+def test_a_model_that_scores_all_texts_equally_is_the_worst():
     collapsed = Encoded({name: [1.0, 1.0] for name in VECTORS})
     many = [Example("1", "qa", ("a",), ("a-", "b-", "b"))]
     assert dev_set(many, rank_from=None).measure(collapsed, contrastive(), 0, "fp32")["RR@10"] == [1 / 4]
@@ -156,9 +156,9 @@ def test_a_model_that_scores_all_alike_is_the_worst():
     ("history", "taken"),
     [
         ([("loss", value) for value in (3.0, 2.0, 2.0, 2.5, 1.0)], [True, True, False, False, True]),
-        # A rank of 40 is no worse than a loss of 1: the two are not comparable.
+        # A rank of 40 is not worse than a loss of 1: they are not comparable.
         ([("loss", 0.5), ("rank", 40.0), ("rank", 45.0), ("rank", 38.0)], [True, True, False, True]),
-        # Something must be kept, and what is no number is worse than any.
+        # Some state must be kept, and NaN is worse than any number.
         ([("loss", math.nan), ("loss", 5.0), ("loss", math.nan)], [True, True, False]),
     ],
 )
@@ -170,7 +170,7 @@ def test_the_lowest_value_of_a_measure_is_the_best(history, taken):
 
 
 @pytest.mark.parametrize(("epoch", "measure"), [(0, "loss"), (29, "loss"), (30, "average_rank"), (31, "average_rank")])
-def test_from_epoch_30_on_the_average_rank_is_measured(epoch, measure):
+def test_the_average_rank_is_measured_from_epoch_30_on(epoch, measure):
     """Epochs are counted from 0."""
     assert list(dev_set().measure(Encoded(), contrastive(), epoch, "fp32")) == [measure]
 
@@ -183,7 +183,7 @@ def cross_entropy(scores, target):
 
 
 def test_the_loss_is_that_of_training_with_the_first_hard_negative():
-    """Documents a, a-, b, b-; worked out by hand. Each question counts once, whatever its batch."""
+    """Documents a, a-, b, b-, computed by hand. Each question counts once in any batch."""
     both = cross_entropy([0.85, 0.55, -0.5, 0.95], 0) + cross_entropy([-0.3, 0.85, 1.5, 0.15], 2)
     assert dev_set().loss(Encoded(), contrastive(), "fp32") == pytest.approx(both / 2, abs=1e-6)
     dev = dev_set([*EXAMPLES, Example("3", "qa", ("b-",), ("b",))], batch_size=2, mask_false_negatives=False)
@@ -194,18 +194,18 @@ def test_the_loss_is_that_of_training_with_the_first_hard_negative():
     assert masked.loss(Encoded(), contrastive(), "fp32") < kept.loss(Encoded(), contrastive(), "fp32")
 
 
-def test_a_loss_with_a_teacher_is_taken_with_its_scores():
-    """On each gold passage and the first negative that the teacher scored."""
+def test_the_dev_loss_uses_teacher_scores():
+    """For each gold passage and the first negative with a teacher score."""
     margin = registry.create("loss", "margin_mse")
     scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
     expected = sum((ours - theirs) ** 2 for ours, theirs in scored) / 2
     assert dev_set(TAUGHT).measure(Encoded(), margin, 0, "fp32") == {"loss": [pytest.approx(expected, abs=1e-6)]}
-    # Without the scores the rank decides.
+    # Without teacher scores, the rank decides.
     lacking = dev_set(TAUGHT[:1] + EXAMPLES[1:]).measure(Encoded(), margin, 0, "fp32")
     assert lacking == {"average_rank": [dev_set().average_rank(Encoded(), "fp32")]}
 
 
-def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():
+def test_the_dev_loss_is_computed_in_eval_mode_at_the_start_of_training():
     seen = []
 
     class Watching(Loss):
@@ -223,7 +223,7 @@ def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():
 # --- average rank --------------------------------------------------------------------------------------------------
 
 
-def test_blocks_change_nothing(monkeypatch):
+def test_the_average_rank_does_not_depend_on_blocks(monkeypatch):
     """qa: b- 0.95, a 0.85, a- 0.55, b -0.5; qb: b 1.5, ... so ranks 1 and 0, counted from 0."""
     assert dev_set().average_rank(Encoded(), "fp32") == 0.5
     monkeypatch.setattr(selection, "_BLOCK", 1)
@@ -248,8 +248,8 @@ def test_several_processes_encode_a_part_each(together, monkeypatch, rank_from):
     assert [count for _, count in found] == [texts / 2, texts / 2]
 
 
-def test_a_passage_of_equal_score_is_ranked_before_the_gold_one():
-    """Otherwise a model that gives all texts one vector would be the best."""
+def test_of_equal_scores_the_gold_passage_ranks_last():
+    """Otherwise a model with the same vector for all texts would be the best."""
     collapsed = Encoded({name: [1.0, 1.0] for name in VECTORS})
     assert dev_set().average_rank(collapsed, "fp32") == 3.0
 

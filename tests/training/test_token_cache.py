@@ -1,4 +1,4 @@
-"""A training tokenises a text once, and trains as if it tokenised the text at each draw."""
+"""A training tokenises a text once, with the same result as tokenising it at each draw."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = [
 
 
 class Letters:
-    """An encoder whose tokens are the letters of all that it may read of a text."""
+    """Encoder whose tokens are the letters of title, body, fields and side."""
 
     def __init__(self):
         self.tokenized = []

@@ -1,4 +1,4 @@
-"""A corpus on disk: every document is what it was, however it was sharded, and a killed reading goes on."""
+"""A tokenised corpus on disk: documents and samples are unchanged, and an interrupted reading resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SENTENCES = ("One two three. ", "Four five. ", "Six seven eight nine ten. ", "El
 
 
 def split(texts):
-    """Each letter is a token, and a letter behind a space begins a word."""
+    """Split texts into letters; a letter after a space begins a word."""
     found = []
     for text in texts:
         places = [place for place, letter in enumerate(text) if letter.strip()]
@@ -53,7 +53,7 @@ def parts_of(document):
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), max_size=9), st.sampled_from([1, 3, 256]))
-def test_every_document_is_what_it_was_and_every_sample_is_found(tmp_path_factory, texts, group):
+def test_stored_documents_and_samples_equal_the_originals(tmp_path_factory, texts, group):
     passages = [*corpus_of(20), *(Passage(str(number), "", text) for number, text in enumerate(texts))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokens, "GROUP", group)
@@ -69,8 +69,8 @@ def test_every_document_is_what_it_was_and_every_sample_is_found(tmp_path_factor
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
 @pytest.mark.parametrize("lost", [0, 7])
-def test_a_killed_reading_goes_on_after_its_last_document(tmp_path, monkeypatch, count, lost):
-    """Of the last group some bytes may be there, and of its documents a part of a row."""
+def test_a_killed_reading_resumes_after_its_last_document(tmp_path, monkeypatch, count, lost):
+    """Bytes of the last group, and part of a row of its documents, may have been written."""
     monkeypatch.setattr(tokens, "GROUP", 4)
     passages = corpus_of(40)
 
@@ -90,10 +90,10 @@ def test_a_killed_reading_goes_on_after_its_last_document(tmp_path, monkeypatch,
     folders = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("killed", "whole")]
     assert folders[0] == folders[1]
     assert (advanced[0], sum(advanced)) == (4 * (count - 1), 40)
-    assert len(read(tmp_path / "whole", iter([]))) == 40, "what is whole is not read again"
+    assert len(read(tmp_path / "whole", iter([]))) == 40, "a complete store is not read again"
 
 
-def test_a_document_is_its_sentences_with_the_title_in_front():
+def test_the_title_is_the_first_sentence_of_a_document():
     (document,) = CUTTER.cut(0, [Passage("d", "A title", "One two. Three four five. Six.")])
     parts = ["".join(map(chr, document.text(range(one, one + 1)).ids)) for one in range(len(document.ends))]
     assert parts == ["Atitle", "Onetwo.", "Threefourfive.", "Six."]
@@ -101,7 +101,7 @@ def test_a_document_is_its_sentences_with_the_title_in_front():
     assert "".join(map(chr, document.text(range(len(document.ends))).ids)) == "Onetwo."
 
 
-def test_spans_differ_between_equal_documents_and_seeds_and_not_between_readings():
+def test_spans_depend_on_document_number_and_seed_only():
     text = "Go. " * 60
     passages = [Passage("a", "", text), Passage("b", "", text)]
     one, two = (document.spans for document in Cutter(VOCABULARY, 12, short_spans=0.5).cut(0, passages))
@@ -112,9 +112,6 @@ def test_spans_differ_between_equal_documents_and_seeds_and_not_between_readings
     assert other.spans != two
 
 
-# --- killed and read again -----------------------------------------------------------------------------------------
-
-
-def test_a_duplicate_id_is_found_though_the_corpus_is_read_as_a_stream(tmp_path):
+def test_a_duplicate_id_is_refused_while_the_corpus_is_streamed(tmp_path):
     with pytest.raises(DataError, match="d0"):
         read(tmp_path / "tokens", Corpus.of([Passage("d0", "", "Go."), Passage("d0", "", "Go on.")]))

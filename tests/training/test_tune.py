@@ -1,4 +1,4 @@
-"""`rkit tune`: the best of several trainings, in a limited time, also after an interruption."""
+"""`rkit tune`: the best of several trainings within a time budget, also after an interruption."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainings import interrupt_at, quick_training, weights_of
 pytest.importorskip("optuna")
 
 MEASURE = "nDCG@10"
-# Two trials of ten steps, the second of which learns.
+# Two trials of ten steps; the second learns.
 QUICK = {
     "learning_rate": [1e-7, 1e-2], "temperature": 1, "epochs": 2, "batch_size": 16, "limit": 80, "precision": "fp32"
 }  # fmt: skip
@@ -27,7 +27,7 @@ STEPS = 20
 
 @pytest.fixture(scope="module")
 def tuned(tiny_model, tiny_collection, tmp_path_factory):
-    """Tunes to a folder and returns its manifest; keywords are further options."""
+    """Tune to a folder and return its manifest; keywords are further options."""
     data, dev = tiny_collection.folder, tmp_path_factory.mktemp("dev") / "dev.jsonl"
     write_examples(dev, read_examples(data, split="test").rows)
     places = {"model": tiny_model, "pooler": "mean", "corpus": str(data), "examples": str(data), "dev": str(dev)}
@@ -42,7 +42,7 @@ def whole(tuned, tmp_path_factory):
 
 
 def trials_of(folder):
-    """Of each trial the settings, the figure and the state."""
+    """Return settings, measure and state of each trial."""
     trials = storage.read_manifest(folder)["tuning"]["trials"]
     return [{name: value for name, value in one.items() if name != "seconds"} for one in trials]
 
@@ -58,7 +58,7 @@ def test_the_checkpoint_is_that_of_the_better_learning_rate(whole):
     assert not {"trials", "trials.journal"} & {one.name for one in whole.iterdir()}
 
 
-def test_the_command_trains_the_same_checkpoint(whole):
+def test_the_recorded_command_trains_the_same_checkpoint(whole):
     words = shlex.split(storage.read_manifest(whole)["tuning"]["command"])
     assert words[:2] == ["rkit", "train"]
     ran = CliRunner().invoke(main, words[1:], catch_exceptions=False)
@@ -67,7 +67,7 @@ def test_the_command_trains_the_same_checkpoint(whole):
 
 
 @pytest.mark.parametrize("step", [8, 18])
-def test_a_search_that_was_cut_off_continues(tuned, whole, tmp_path, monkeypatch, step):
+def test_an_interrupted_search_continues(tuned, whole, tmp_path, monkeypatch, step):
     with monkeypatch.context() as patch:
         interrupt_at(patch, step)
         with pytest.raises(KeyboardInterrupt):
@@ -92,13 +92,13 @@ def test_the_search_ends_with_its_budget_and_a_larger_one_continues_it(tuned, wh
 
 
 def test_trials_that_fall_behind_are_pruned(tuned, tmp_path):
-    """A learning rate so high that the model is lost, tried last."""
+    """With a learning rate that destroys the model, tried last."""
     tuned(tmp_path / "out", learning_rate=[1e-2, 10])
     _, good, bad = trials_of(tmp_path / "out")
     assert (good["state"], bad["state"]) == ("complete", "pruned")
 
 
-def test_by_default_the_settings_of_train_come_first_and_others_around_them(tuned, tmp_path):
+def test_the_settings_of_train_are_tried_first(tuned, tmp_path):
     manifest = tuned(tmp_path / "out", learning_rate=None, epochs=1, temperature=[0.5, 2], limit=32)
     trials = manifest["tuning"]["trials"][1:]
     usual = TrainingOptions().suited(32).learning_rate
@@ -117,7 +117,7 @@ def test_by_default_the_settings_of_train_come_first_and_others_around_them(tune
         ({"loss_options": {"temperature": 1}, "temperature": 1}, "--set loss.temperature fixes it"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(tuned, tmp_path, changes, message):
+def test_an_impossible_search_is_refused(tuned, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         tuned(tmp_path / "out", **changes)
     assert not any(tmp_path.iterdir())

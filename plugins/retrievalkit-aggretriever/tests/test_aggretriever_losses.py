@@ -15,7 +15,7 @@ from retrievalkit.errors import UnsupportedError
 
 START = Progress(step=0, epoch=0.0, total_steps=10)
 PARTS = {"cls": slice(0, 2), "agg": slice(2, 5)}
-# Two queries and their documents: positive, hard negative, positive, hard negative; [CLS] in front.
+# Two queries and their documents: positive, hard negative, positive, hard negative; the part "cls" first.
 QUERIES = [[1.0, 0.0, 0.5, -0.2, 0.3], [0.0, 1.0, -0.4, 0.1, 0.6]]
 DOCUMENTS = [
     [2.0, 1.0, 0.4, -0.5, 0.2],
@@ -36,7 +36,7 @@ def loss_of(queries, documents, positives=POSITIVES, ignore=None, **options):
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Numbers computed independently of this code."""
 
     def test_terms(self):
         value = loss_of(represent(QUERIES), represent(DOCUMENTS))
@@ -121,6 +121,6 @@ def test_the_contract_is_kept():
         (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3))),
     ],
 )
-def test_representations_that_it_is_not_for(queries, documents):
+def test_unsuitable_representations_are_refused(queries, documents):
     with pytest.raises(UnsupportedError, match=r"vectors with parts.*--pooler aggretriever, or --loss contrastive"):
         loss_of(queries, documents)

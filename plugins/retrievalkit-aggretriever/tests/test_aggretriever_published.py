@@ -1,4 +1,4 @@
-"""Checkpoints in the two published layouts, made here: loaded whole, and equal to what their own code computes."""
+"""Checkpoints in the two published layouts: loaded completely, with the vectors that the released code computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrievalkit.models.retriever import Retriever
 
 pytestmark = pytest.mark.precision
 
-OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed", "padding": "released", "remainder": "drop"}
+OPTIONS = {"cls_dim": 6, "agg_dim": 16, "term_weight": "signed"}
 TEXTS = [("", "what is the capital of france"), ("", "rome"), ("", "the language of iceland and its currency")]
 
 
@@ -31,7 +31,7 @@ def hub_layout(folder, model, *, form="model.safetensors", prefix="encoder.", ch
     shutil.copytree(model, folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    # What is tied is in a .bin file twice.
+    # Tied weights are stored twice in a .bin file.
     weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
     whole = {prefix + name: tensor for name, tensor in weights.items()} | projections() | (changes or {})
     whole = {name: tensor for name, tensor in whole.items() if tensor is not None}
@@ -69,7 +69,7 @@ def create(folder, **options):
 
 
 def expected_vectors(model, texts):
-    """What the released code computes of a padded batch: raw weights, zeros at padding, the first ids dropped."""
+    """Compute the vectors of the released code for padded texts, with zeros after the last term."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     network = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
@@ -81,16 +81,16 @@ def expected_vectors(model, texts):
     hidden = output.hidden_states[-1]
     weights = hidden[:, 1:] @ layers["tok_proj.weight"].T + layers["tok_proj.bias"]
     values = output.logits[:, 1:].softmax(-1) * weights * batch["attention_mask"][:, 1:, None]
-    v = values.amax(1)
-    rest = v[:, v.shape[1] % 32 :].reshape(len(v), -1, 32).amax(1)
-    positive, negative = rest[:, 0::2], rest[:, 1::2]
+    v = values.amax(1).clamp(min=0)
+    columns = torch.nn.functional.pad(v, (0, -v.shape[1] % 32)).reshape(len(v), -1, 32).amax(1)
+    positive, negative = columns[:, 0::2], columns[:, 1::2]
     agg = positive * (positive > negative) - negative * (positive <= negative)
     return torch.cat([hidden[:, 0] @ layers["cls_proj.weight"].T + layers["cls_proj.bias"], agg], dim=1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_vectors_are_those_of_the_released_code(layout, tiny_model, tmp_path):
-    """One batch, so that padding counts as it does there; saved, without the folder that they came from too."""
+    """Also after saving, without the folder of the published model."""
     retriever = create(folder := LAYOUTS[layout](tmp_path / "published", tiny_model))
     representation = retriever.encode(TEXTS, "document", precision="fp32")
     expected = expected_vectors(tiny_model, [text for _, text in TEXTS])
@@ -109,10 +109,10 @@ def test_projections_new(tiny_model, tmp_path):
     assert not torch.equal(retriever.pooler.term_projection.weight, projections()["tok_proj.weight"])
 
 
-def test_parts_that_are_not_wanted_are_left(tiny_model, tmp_path):
+def test_projections_of_unused_parts_are_ignored(tiny_model, tmp_path):
     folder = hub_layout(tmp_path / "published", tiny_model)
     assert create(folder, cls_dim=0).pooler.cls_projection is None
-    retriever = create(folder, term_weight="none", padding="masked")
+    retriever = create(folder, term_weight="none")
     assert torch.equal(retriever.pooler.cls_projection.weight, projections()["cls_proj.weight"])
 
 
@@ -136,7 +136,7 @@ def test_an_untied_checkpoint_is_refused(tiny_model, tmp_path):
 
 
 class Unsafe:
-    """What runs code when it is unpickled."""
+    """Object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return (Path.touch, (Path(self.path),))
@@ -146,8 +146,8 @@ class Unsafe:
 
 
 @pytest.mark.parametrize("damage", ["rubbish", "empty", "code", "list"])
-def test_a_damaged_file_is_one_clear_message(damage, tiny_model, tmp_path):
-    """Nothing but tensors is unpickled."""
+def test_a_damaged_file_is_refused_with_a_message(damage, tiny_model, tmp_path):
+    """Only tensors are unpickled."""
     folder = trained_layout(tmp_path / "published", tiny_model)
     file = folder / "TermWeightTrans.pt"
     if damage in ("rubbish", "empty"):

@@ -62,7 +62,7 @@ class Decoder(nn.Module):
         return self.norm(states)  # type: ignore[no-any-return]
 
     def _masks(self, attention_mask: Tensor) -> dict[str, Any]:
-        """The attention masks, as keyword arguments of torch's layers."""
+        """Return the attention masks, as keyword arguments of torch's layers."""
         if not self.causal:
             return {"src_key_padding_mask": ~attention_mask.bool()}
         # Padding is on the right, so the causal mask already hides it from every position of the text.

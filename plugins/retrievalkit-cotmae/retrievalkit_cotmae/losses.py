@@ -67,7 +67,7 @@ class DenseSparse(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """Compute the loss of a batch, in float32 also under autocast."""
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.as_indexed().float()
             logits = {"contrastive": scores(queries, documents)}
@@ -120,7 +120,7 @@ class Flops(Loss):
         ignore: Tensor | None = None,  # noqa: ARG002 - by contract
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The regulariser of a batch, computed in float32 under autocast too."""
+        """Compute the regulariser of a batch, in float32 also under autocast."""
         if queries.weights is None or documents.weights is None:
             msg = "loss 'flops' regularises weights over a vocabulary, but this pooler computes none. Choose a pooler "
             msg += "that does, such as --pooler dense_sparse with views=sparse or both, or leave out flops."
@@ -132,7 +132,7 @@ class Flops(Loss):
 
 
 def _views(representation: Representation) -> dict[str, Representation]:
-    """The dense and the sparse view as separate representations, omitting a view that does not exist."""
+    """Return the dense and the sparse view as separate representations, without a view that does not exist."""
     views = {}
     if representation.vectors is not None:
         views["dense"] = replace(representation, weights=None)

@@ -98,7 +98,7 @@ class DenseSparse(Pooler):
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """The last layer for queries, the layers of the views for documents, and the head for the sparse view."""
+        """Needs: the last layer for queries, the layers of the views for documents, the head for the sparse view."""
         last = (self.info.layers,)
         document = {*(self._dense_layers("document") if self.dense else ()), *(last if self.sparse else ())}
         return Needs(layers={"query": last, "document": tuple(sorted(document))}, vocabulary_head=self.sparse)
@@ -108,7 +108,7 @@ class DenseSparse(Pooler):
         return [f"layer {layer}" for layer in self.layers[:count]]
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """Vectors (batch, m, dimension), m = 1 for queries, and float32 weights (batch, vocabulary)."""
+        """Return vectors (batch, m, dimension), m = 1 for queries, and float32 weights (batch, vocabulary)."""
         vectors = weights = None
         if self.dense:
             # (batch, m, dimension): the first real token's state in each layer, the highest layer first.

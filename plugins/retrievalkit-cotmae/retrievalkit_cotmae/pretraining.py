@@ -32,10 +32,8 @@ from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Partner = Literal["nearby", "random_sampled", "overlap"]
-Normalization = Literal["none", "l1"]
 Row = TypeVar("Row")
 _MIXED: tuple[Partner, ...] = ("nearby", "random_sampled", "overlap")
-_LEAST_SUM = 1e-4
 
 
 class CoTMAEv2(Pretrainer):
@@ -65,7 +63,6 @@ class CoTMAEv2(Pretrainer):
         whole_words: bool = True,
         decoder_layers: PositiveInt = 1,
         sparse_head: Literal["complete", "projection"] = "complete",
-        sparse_normalization: Normalization = "none",
     ) -> None:
         """Choose the terms and their details.
 
@@ -87,18 +84,14 @@ class CoTMAEv2(Pretrainer):
             decoder_layers: Layers of each decoder.
             sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with only its
                 "projection", as printed in Eq. 4.
-            sparse_normalization: Pass the weights of a text to the decoders unchanged ("none"), or divided by their
-                sum ("l1").
         """
         ae, sparse = bool(ae_dense or ae_sparse), bool(ae_sparse or ar_sparse)
-        of_sparse = sparse, "ae_sparse ar_sparse"
         refuse_idle(
             locals(),
             {
                 "decoder_mask_ratio": (ae, "ae_dense ae_sparse"),
                 "decoder_layers": (ae or bool(ar_dense or ar_sparse), "ae_dense ae_sparse ar_dense ar_sparse"),
-                "sparse_head": of_sparse,
-                "sparse_normalization": of_sparse,
+                "sparse_head": (sparse, "ae_sparse ar_sparse"),
             },
         )
         super().__init__(encoder, max_length)
@@ -112,7 +105,6 @@ class CoTMAEv2(Pretrainer):
         self.partners = partners
         self.both = directions == "both"
         self.sparse_head = sparse_head
-        self.normalization: Normalization = sparse_normalization
         self._check()
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_masker = Masker(self.vocabulary, decoder_mask_ratio, whole_words)
@@ -127,18 +119,18 @@ class CoTMAEv2(Pretrainer):
         )
 
     def samples(self, document: Document) -> int:
-        """One sample per document that has at least two spans."""
+        """Return 1 for a document of at least two spans, else 0."""
         return int(len(document.spans) > 1)
 
     def sample(self, document: Document, number: int, draw: random.Random) -> tuple[Pieces, Pieces]:  # noqa: ARG002
-        """A random span, and its partner."""
+        """Draw a span and its partner."""
         anchor = draw.randrange(len(document.spans))
         partner = PARTNERS[draw.choice(self.partners)](document, anchor, draw)
         both = (document.text(part).cut(self.room, draw) for part in (document.spans[anchor], partner))
         return next(both), next(both)
 
     def collate(self, samples: Sequence[tuple[Pieces, Pieces]], draw: random.Random) -> dict[str, Batch | Tensor]:
-        """Inputs and labels for the encoder and each decoder; each row reconstructs one text from another."""
+        """Return inputs and labels of the encoder and each decoder; each row reconstructs a text from another."""
         rows: dict[str, list[tuple[list[int], list[int]]]] = {"encoder": [], "ae": []}
         for pair in samples:
             # Draw masks sample by sample, so that they do not depend on the batch size.
@@ -165,7 +157,7 @@ class CoTMAEv2(Pretrainer):
         return [*rows[::2], *rows[1::2]] if self.both else rows
 
     def counts(self, batch: Mapping[str, Any]) -> dict[str, int]:
-        """Number of tokens that each term predicts: masked tokens, or next tokens for the AR decoder."""
+        """Count the tokens that each term predicts: masked tokens, or next tokens for the AR decoder."""
         counts = {"encoder_mlm": count_labels(batch["encoder_labels"])} if self.weights["encoder_mlm"] else {}
         for name in self.decoders:
             labels = count_labels(batch[f"{name}_labels"])
@@ -173,7 +165,7 @@ class CoTMAEv2(Pretrainer):
         return counts
 
     def forward(self, batch: Mapping[str, Any], progress: Progress) -> LossValue:  # noqa: ARG002 - by contract
-        """The weighted sum of all terms."""
+        """Compute the weighted sum of all terms."""
         states = self.encoder(batch["encoder_texts"], [self.encoder.info.layers])
         assert states.head is not None
         predicted: dict[str, tuple[Tensor, Tensor]] = {}  # states to predict tokens from, and the tokens
@@ -189,7 +181,7 @@ class CoTMAEv2(Pretrainer):
         return LossValue.weighted(token_losses(states.head, predicted), self.weights)
 
     def bottlenecks(self, states: TokenStates) -> dict[str, Tensor]:
-        """The decoders' input vectors (batch, width) by view, for the views that have a term."""
+        """Return the decoders' input vectors (batch, width) by view, for the views that have a term."""
         views = {view for name in self.decoders for view in self._views(name)}
         vectors = {"dense": states.last[:, 0]} if "dense" in views else {}
         if "sparse" in views:
@@ -198,11 +190,11 @@ class CoTMAEv2(Pretrainer):
                 head = linear_head(head, states.last.shape[2], "pretrainer.sparse_head=complete")
             assert head is not None
             weights = max_saturated(states.last, head, text_mask(states))
-            vectors["sparse"] = project(weights, self.encoder.word_embeddings(), self.normalization)
+            vectors["sparse"] = project(weights, self.encoder.word_embeddings())
         return vectors
 
     def _views(self, decoder: str) -> list[str]:
-        """The views for which a decoder has a term."""
+        """Return the views for which a decoder has a term."""
         return [view for view in ("dense", "sparse") if self.weights[f"{decoder}_{view}"]]
 
     def _check(self) -> None:
@@ -220,25 +212,14 @@ class CoTMAEv2(Pretrainer):
             self.encoder.word_embeddings()
 
 
-def project(weights: Tensor, words: Tensor, normalization: Normalization = "none") -> Tensor:
-    """Project weights over the vocabulary to a vector: the weighted sum of the word embeddings.
-
-    Args:
-        weights: (batch, vocabulary).
-        words: (vocabulary, width), detached.
-        normalization: "l1" divides the weights of a text by their sum.
-
-    Returns:
-        (batch, width), float32.
-    """
+def project(weights: Tensor, words: Tensor) -> Tensor:
+    """Project weights (batch, vocabulary) to (batch, width): the weighted sum of the words (vocabulary, width)."""
     with torch.autocast(weights.device.type, enabled=False):
-        if normalization == "l1":
-            weights = weights / (weights.sum(dim=1, keepdim=True) + _LEAST_SUM)
         return weights @ words.detach().to(weights.dtype)
 
 
 def next_tokens(texts: Batch) -> Tensor:
-    """(batch, tokens) long: the next token at each position, or `UNLABELLED` at the end."""
+    """Return (batch, tokens) long: the next token at each position, `UNLABELLED` at the end."""
     tokens = texts.input_ids.masked_fill(texts.attention_mask == 0, UNLABELLED)
     return nn.functional.pad(tokens[:, 1:], (0, 1), value=UNLABELLED)
 

@@ -27,12 +27,12 @@ STEPS = 50_000
 
 
 def flops(weights: Tensor) -> Tensor:
-    """The sum over terms of the squared mean of their weights (batch, vocabulary)."""
+    """Sum the squared mean weights of all terms; `weights` is (batch, vocabulary)."""
     return weights.abs().mean(dim=0).square().sum()
 
 
 def l1(weights: Tensor) -> Tensor:
-    """The mean over texts of the sum of their weights (batch, vocabulary)."""
+    """Average the sum of a text's weights over texts; `weights` is (batch, vocabulary)."""
     return weights.abs().sum(dim=1).mean()
 
 
@@ -41,7 +41,7 @@ NORMS: dict[Norm, Callable[[Tensor], Tensor]] = {"flops": flops, "l1": l1}
 
 @dataclass(frozen=True)
 class Sparsity:
-    """The regulariser of both sides, as configured by a loss's options.
+    """Regulariser of both sides, as configured by a loss's options.
 
     Attributes:
         query: Lambda of the queries.
@@ -58,18 +58,18 @@ class Sparsity:
     steps: int
 
     def rise(self, step: int) -> float:
-        """The fraction of the lambdas in effect at a step, counted from 0."""
+        """Return the fraction of the lambdas in effect at a step, counted from 0."""
         return 1.0 if self.schedule == "constant" else (min(step, self.steps) / self.steps) ** 2
 
     def terms(self, queries: Representation, documents: Representation) -> dict[str, Tensor]:
-        """The two norms before weighting; 0 for a side without weights."""
+        """Return the two norms before weighting; 0 for a side without weights."""
         return {
             f"{self.query_norm}_query": _norm(NORMS[self.query_norm], queries),
             "flops_document": _norm(flops, documents),
         }
 
     def total(self, terms: dict[str, Tensor], step: int) -> Tensor:
-        """The weighted sum of `terms` at a step."""
+        """Return the weighted sum of `terms` at a step."""
         query, document = terms.values()
         return self.rise(step) * (self.query * query + self.document * document)
 

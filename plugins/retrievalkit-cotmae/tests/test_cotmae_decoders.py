@@ -1,4 +1,4 @@
-"""The decoders: their layers are those of BERT and of GPT-2, how they start, and what each place sees."""
+"""The decoders: layers of BERT and of GPT-2, their initialisation, and their attention masks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parts_of(layer):
 
 
 def bert_layer(layer):
-    """transformers' layer of BERT with the same weights."""
+    """Return transformers' layer of BERT with the same weights."""
     sizes = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "intermediate_size": 20, "layer_norm_eps": 1e-5}
     block = BertLayer(transformers.BertConfig(**sizes, attn_implementation="eager")).eval()
     (query, key, value), biases = parts_of(layer)
@@ -50,7 +50,7 @@ def bert_layer(layer):
 
 
 def gpt2_block(layer):
-    """transformers' block of GPT-2 with the same weights, which it holds the other way round."""
+    """Return transformers' block of GPT-2 with the same weights, which it stores transposed."""
     config = transformers.GPT2Config(
         n_embd=WIDTH, n_head=HEADS, n_inner=20, activation_function="gelu", attn_implementation="eager"
     )
@@ -69,7 +69,7 @@ def gpt2_block(layer):
 
 
 def first(output):
-    """What transformers' layers return is a tuple in some versions."""
+    """Return the states; in some versions of transformers, layers return a tuple."""
     return output[0] if isinstance(output, tuple) else output
 
 
@@ -98,8 +98,8 @@ def test_the_ar_decoder_is_a_block_of_gpt2_and_a_norm():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_each_place_sees_what_it_should(causal, training):
-    """The vector in the first place; AE all places, AR none that follow; neither padding; not what [CLS] was."""
+def test_positions_attend_to_the_right_positions(causal, training):
+    """AE to all, AR to preceding positions; to the vector at the first position instead of [CLS], never to padding."""
     own = decoder(causal=causal).train(training)
     vectors, embeddings, mask = inputs(1)
     mask[0, 5] = 0
@@ -138,7 +138,7 @@ def test_weights_start_small(layers, small):
                 assert abs(parameter.mean().item()) < 0.001, name
 
 
-def test_positions_of_its_own_where_embeddings_have_none():
+def test_the_decoder_learns_positions_if_embeddings_have_none():
     own = decoder(causal=False, positions=9)
     vectors, embeddings, mask = inputs()
     states = own(vectors, embeddings, mask)

@@ -42,7 +42,7 @@ def loss_of(sides, name="dense_sparse", positives=POSITIVES, step=0, ignore=None
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Numbers computed independently of this code."""
 
     def test_both_views(self):
         value = loss_of(both())
@@ -139,7 +139,7 @@ def test_reference(seed, present, views, temperature, lambdas, norm, schedule):
 
 
 def test_zero_weights_get_no_gradient_of_flops():
-    """What top-k dropped is not pushed on by the regulariser: the derivative of |x| at 0 is taken to be 0."""
+    """The derivative of |x| at 0 is 0, so terms that top-k drops get no gradient."""
     for query_regularizer in ("flops", "l1"):
         sides = both()
         loss_of(sides, "flops", query_regularizer=query_regularizer).total.backward()

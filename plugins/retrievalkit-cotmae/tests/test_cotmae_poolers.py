@@ -1,4 +1,4 @@
-"""The pooler: golden numbers, an independent reference, what each option does, and that padding does nothing."""
+"""The pooler: golden numbers, an independent reference, the effect of each option, and independence of padding."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def head():
 
 @pytest.fixture(scope="session")
 def make_states(head):
-    """Random token states of all layers for texts of given lengths, [CLS] and [SEP] included; its length seeds it."""
+    """Random token states of all layers for texts of these lengths, [CLS] and [SEP] included, seeded by length."""
 
     def make(lengths, *, padded_to=None, left=False):
         n_tokens = padded_to or max(lengths)
-        # What stands at padding must not matter, so it is large.
+        # States at padding must have no effect, so they are large.
         layers = {layer: torch.full((len(lengths), n_tokens, WIDTH), 1e4) for layer in range(LAYERS + 1)}
         mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
         special_mask = torch.zeros(len(lengths), n_tokens, dtype=torch.bool)
@@ -77,7 +77,7 @@ def reference_weights(states, row, *, special=False, top_k=None, transform=np.ta
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Numbers computed independently of this code."""
 
     LOGITS = (
         (5.0, -1.0, 0.0, 0.0, 0.0, 0.0),
@@ -86,10 +86,10 @@ class TestGolden:
         (0.0, 0.0, 0.0, 3.0, 0.0, 0.0),
         (0.0, 0.0, 0.0, 0.0, 0.0, 9.0),
     )
-    """Of [CLS], two words, [SEP] and padding."""
+    """Logits of [CLS], two words, [SEP] and padding."""
 
     def weights(self, **options):
-        """The hidden states are the logits, the head hands them through."""
+        """Pool hidden states that are the logits: the head is the identity."""
         hidden = torch.tensor([self.LOGITS], dtype=torch.float64).requires_grad_()
         mask = torch.tensor([[1, 1, 1, 1, 0]])
         special = torch.tensor([[True, False, False, True, False]])
@@ -114,7 +114,7 @@ class TestGolden:
         assert weights[0].tolist() == pytest.approx(expected, abs=1e-6)
 
     def test_gradient(self):
-        """1 / (1 + logit) at the token of the largest logit where that is above 0 and the weight was kept, else 0."""
+        """1 / (1 + logit) at the token of the largest logit if this is above 0 and the weight is kept, else 0."""
         weights, hidden = self.weights(top_k=2)
         weights.sum().backward()
         expected = np.zeros((5, 6))
@@ -147,7 +147,7 @@ class TestGolden:
     head=st.sampled_from(["complete", "projection"]),
 )
 def test_sparse_weights_are_those_of_a_reference(info, make_states, lengths, top_k, special, left, head):
-    """Eq. 4 is printed with one linear map; the head's own layer, tanh here, stands before it by default."""
+    """Eq. 4 shows one linear map; by default the head's own layer, tanh here, precedes it."""
     states = make_states(lengths, padded_to=10, left=left)
     pooler = make(info, views="sparse", top_k=top_k, pooled_tokens="all" if special else "text", sparse_head=head)
     transform = np.tanh if head == "complete" else np.asarray
@@ -158,7 +158,7 @@ def test_sparse_weights_are_those_of_a_reference(info, make_states, lengths, top
 
 
 class TestDense:
-    """The first token's state."""
+    """The dense view: the first token's state."""
 
     @pytest.mark.parametrize("side", ["query", "document"])
     @pytest.mark.parametrize(("left", "size"), [(False, None), (True, None), (False, 4), (False, 7)])
@@ -194,7 +194,7 @@ class TestDense:
 
 
 @pytest.mark.parametrize("views", ["dense", "sparse"])
-def test_each_view_alone_is_what_it_is_with_the_other(views, info, make_states):
+def test_a_view_does_not_depend_on_the_other_view(views, info, make_states):
     states, pooler = make_states(TEXTS), make(info, views=views)
     alone, both = pooler(states, "document"), make(info)(states, "document")
     for name in ("vectors", "weights"):
@@ -228,7 +228,7 @@ def test_wrong_options(options, error, message, info):
 
 
 def test_top_k_does_not_matter_without_weights():
-    """It always has a value, so with views=dense it stands idle, also for a model without a vocabulary."""
+    """It has a default, which has no effect with views=dense, also for a model without a vocabulary."""
     make(EncoderInfo(4, 2, 0), views="dense", top_k=768)
 
 

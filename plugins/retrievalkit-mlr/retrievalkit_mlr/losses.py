@@ -63,7 +63,7 @@ class SelfContrastive(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """Compute the loss of a batch, in float32 also under autocast."""
         problem = ""
         if queries.vectors is None or documents.vectors is None:
             problem = "needs dense vectors, but this pooler computes none"

@@ -35,7 +35,7 @@ DEFAULT_LAYERS = (-3, -1)
 
 
 class MultiVector(Pooler):
-    """The base of the four poolers: options, the query's vector, and the m vectors of a document."""
+    """Base of the four poolers: options, the query's vector, and the m vectors of a document."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class MultiVector(Pooler):
         return Needs(layers={"query": (self.info.layers,), "document": self.layers})
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """The vectors of queries (batch, 1, width), or the pooled vectors of documents."""
+        """Return the vectors of queries (batch, 1, width), or the pooled vectors of documents."""
         representation = self.represent(states, side)
         if self.normalize and representation.vectors is not None:
             representation.vectors = nn.functional.normalize(representation.vectors, dim=-1)
         return representation
 
     def represent(self, states: TokenStates, side: Side) -> Representation:
-        """The representation that `forward` returns, before normalisation."""
+        """Return the representation of `forward`, before normalisation."""
         if side == "query":
             return Representation(self.text_vector(states, self.info.layers)[:, None])
         if self.tokens is None:
@@ -98,7 +98,7 @@ class MultiVector(Pooler):
         return self.combine(*self._token_vectors(states, self.tokens))
 
     def text_vector(self, states: TokenStates, layer: int) -> Tensor:
-        """(batch, width): a text's ordinary vector in a layer, the state of its first token or the mean over all."""
+        """Return a layer's ordinary vectors (batch, width): the first token's state, or the mean over all tokens."""
         first, has_first = states.first_states(layer), self._has_first(states)
         if _all_true(has_first):
             return first
@@ -106,12 +106,12 @@ class MultiVector(Pooler):
         return torch.where(has_first[:, None], first.to(mean.dtype), mean)
 
     def _has_first(self, states: TokenStates) -> Tensor:
-        """(batch,): True if the text's vector is the state of its first token."""
+        """Return (batch,) bool: True if the text's vector is the state of its first token."""
         starts_special = states.special_mask.bool().gather(1, states.first[:, None])[:, 0]
         return starts_special if self.token == "auto" else torch.full_like(starts_special, self.token == "first")
 
     def _token_vectors(self, states: TokenStates, tokens: int | Literal["all"]) -> tuple[Tensor, Tensor]:
-        """The vectors (batch, m, width) of the leading tokens and a mask (batch, m), False past the end of a text.
+        """Return the leading tokens' vectors (batch, m, width) and a mask (batch, m), False past the end of a text.
 
         If a text's ordinary vector is the mean over its tokens (T5), that mean comes first, followed by the tokens.
         """
@@ -133,7 +133,7 @@ class MultiVector(Pooler):
 
 
 def _all_true(mask: Tensor) -> bool:
-    """True if the mask is known to be True throughout; a traced graph cannot know, and a GPU would be waited for."""
+    """True if the mask is all True; False on a GPU, where reading it would synchronise, and in a traced graph."""
     return mask.device.type == "cpu" and not torch.compiler.is_exporting() and bool(mask.all())
 
 
@@ -150,7 +150,7 @@ class MultiLayer(MultiVector):
         return ["lead", *(f"token {number}" for number in range(1, count))]
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """All m vectors, unchanged."""
+        """Return all m vectors, unchanged."""
         return Representation(vectors=vectors, vector_mask=mask)
 
 
@@ -178,27 +178,27 @@ class SelfContrastive(MultiVector):
         return Needs(layers={"query": (self.info.layers,), "document": document})
 
     def represent(self, states: TokenStates, side: Side) -> Representation:
-        """(batch, m, width) for documents in training, otherwise (batch, 1, width); the first vector is kept."""
+        """Return (batch, m, width) for documents in training, else (batch, 1, width); the first vector is kept."""
         if side == "document" and not self.training:
             return Representation(self.text_vector(states, self.info.layers)[:, None], kept=0)
         return super().represent(states, side)
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """All m vectors, with the first marked as kept."""
+        """Return all m vectors, with the first marked as kept."""
         return Representation(vectors=vectors, vector_mask=mask, kept=0)
 
 
 class LayerAverage(MultiVector):
-    """The average of the m vectors as the document's single vector."""
+    """Average of the m vectors as the document's single vector."""
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """The mean (batch, 1, width) of the unmasked vectors."""
+        """Return the mean (batch, 1, width) of the unmasked vectors."""
         valid = vectors.new_ones(vectors.shape[:2], dtype=torch.bool) if mask is None else mask
         return Representation(vectors=masked_mean(vectors, valid)[:, None])
 
 
 class ScalarMix(MultiVector):
-    """A learned weighting of the m vectors as the document's single vector: sum_i softmax(alpha)_i d_i.
+    """Learned weighting of the m vectors as the document's single vector: sum_i softmax(alpha)_i d_i.
 
     One alpha per selected layer, highest layer first, or per token position, initialised to 0, which makes the mix the
     average. Unlike ELMo's mix, it has no overall scale. If a text is too short to have all m vectors, the weights of
@@ -214,7 +214,7 @@ class ScalarMix(MultiVector):
         self.alpha = nn.Parameter(torch.zeros(self.tokens or len(self.layers)))
 
     def combine(self, vectors: Tensor, mask: Tensor | None) -> Representation:
-        """The weighted sum (batch, 1, width) of the unmasked vectors."""
+        """Return the weighted sum (batch, 1, width) of the unmasked vectors."""
         alpha = self.alpha.expand(vectors.shape[:2])  # (batch, m)
         alpha = alpha if mask is None else alpha.masked_fill(~mask, float("-inf"))
         return Representation(vectors=(alpha.softmax(dim=1)[:, :, None] * vectors).sum(dim=1, keepdim=True))

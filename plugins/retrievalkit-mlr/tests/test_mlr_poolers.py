@@ -1,4 +1,4 @@
-"""The poolers: which vectors, how they are joined, and which options are refused; the kit checks the rest."""
+"""The poolers: their vectors, the combination of vectors, and refused options; the kit checks the rest."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def info():
 
 @pytest.fixture
 def make_states():
-    """Random token states (layers 0 to 4, width 3) for texts of given lengths; `special`: which begin with [CLS]."""
+    """Random token states (layers 0 to 4, width 3) for texts of these lengths; `special`: True for texts with [CLS]."""
 
     def make(lengths, *, special=CLS):
         mask = (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
         generator = torch.Generator().manual_seed(0)
-        # What stands at padding must not matter, so it is large.
+        # States at padding must have no effect, so they are large.
         layers = {
             layer: torch.randn(len(lengths), 6, 3, generator=generator).masked_fill(mask[:, :, None] == 0, 1e4)
             for layer in range(5)
@@ -66,7 +66,7 @@ def t5():
     return transformers.T5EncoderModel(config).eval()
 
 
-# [CLS] is 1, [SEP] and </s> are 2, padding is 0.
+# Ids: [CLS] is 1, [SEP] and </s> are 2, padding is 0.
 @pytest.mark.parametrize(
     ("make", "texts"), [(bert, [[1, 5, 6, 2], [1, 7, 8, 9, 10, 2]]), (t5, [[5, 6, 2], [7, 8, 9, 10, 2]])]
 )
@@ -96,7 +96,7 @@ def test_a_query_is_one_vector_of_the_last_layer(name, source, info, make_states
 
 
 @pytest.mark.parametrize("layers", [(1, 4, 2), "4,1,2", "-1,-4,2"])
-def test_layers_are_highest_first_however_they_are_named(layers, info, make_states):
+def test_layers_are_in_descending_order(layers, info, make_states):
     states = make_states([4, 6])
     representation = pooled("multi_layer", info, states, layers=layers)
     assert torch.equal(representation.vectors, torch.stack([states.layers[layer][:, 0] for layer in (4, 2, 1)], dim=1))
@@ -107,7 +107,7 @@ def test_layers_are_highest_first_however_they_are_named(layers, info, make_stat
 
 @every_pooler
 def test_default_is_the_papers_pair(name, info, make_states):
-    """Layers L-2 and L: 10 and 12 of 12; trained with the plain loss, but for self-contrastive pooling."""
+    """Layers L-2 and L: 10 and 12 of 12. All but self-contrastive pooling train with the plain loss."""
     states, pooler = make_states([4, 6]), registry.create("pooler", name, info)
     assert torch.equal(pooler(states, "document").vectors, pooled(name, info, states, layers="2,4").vectors)
     assert pooler.default_loss == ("self_contrastive" if name == "self_contrastive" else "contrastive")
@@ -182,7 +182,7 @@ def test_the_average_and_the_start_of_the_mix(source, info, make_states):
 
 
 def test_scalar_mix_weights(info, make_states):
-    """alpha = [ln 3, 0, 9] weighs 0.75 and 0.25 where a text has two vectors; alpha gets a gradient."""
+    """alpha = [ln 3, 0, 9] gives weights 0.75 and 0.25 if a text has two vectors; alpha gets a gradient."""
     states = make_states([2, 6])
     pooler = registry.create("pooler", "scalar_mix", info, tokens=3)
     pooler.alpha.data = torch.tensor([math.log(3), 0.0, 9.0])
@@ -194,7 +194,7 @@ def test_scalar_mix_weights(info, make_states):
 
 @every_pooler
 @pytest.mark.parametrize("side", ["query", "document"])
-def test_normalized_vectors_point_the_same_way_and_have_length_one(name, side, info, make_states):
+def test_normalized_vectors_keep_their_direction(name, side, info, make_states):
     plain, normalized = (
         pooled(name, info, make_states([3, 5]), side, normalize=normalize).vectors for normalize in (False, True)
     )

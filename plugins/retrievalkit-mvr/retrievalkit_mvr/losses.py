@@ -62,7 +62,7 @@ class GlobalLocal(Loss):
         self.fixed = temperature
 
     def temperature(self, progress: Progress) -> float:
-        """The temperature of the current epoch; constant within an epoch."""
+        """Return the temperature of the current epoch; constant within an epoch."""
         if self.fixed != "annealed":
             return self.fixed
         epoch = math.floor(progress.epoch + ROUNDING)
@@ -77,7 +77,7 @@ class GlobalLocal(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 under autocast too."""
+        """Compute the loss of a batch, in float32 also under autocast."""
         problem = ""
         if queries.vectors is None or documents.vectors is None:
             problem = "needs dense vectors, but this pooler computes none. Choose --loss contrastive"

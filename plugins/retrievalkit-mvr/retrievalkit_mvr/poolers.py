@@ -96,7 +96,7 @@ class Viewers(Pooler):
         return Needs(layers=layers, extra_tokens=self.extra_tokens)
 
     def bind(self, encoder: Encoder) -> None:
-        """Reject an encoder that lacks the [CLS]-like token needed for the query's vector."""
+        """Refuse an encoder without the [CLS]-like token that the query's vector needs."""
         if self.query_viewer:
             return
         batch = encoder.collate(encoder.tokenize([Text("", "a")], "query"), "query")
@@ -106,7 +106,7 @@ class Viewers(Pooler):
             raise UnsupportedError(msg)
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """(batch, layers x viewers, width) for documents, layer by layer; (batch, 1, width) for queries."""
+        """Return (batch, layers x viewers, width) for documents, layer by layer; (batch, 1, width) for queries."""
         positions, layers = states.extra, self._document_layers()
         kept_vector = 0 if self.keep == "last" and side == "document" else None
         if side == "query":

@@ -1,4 +1,4 @@
-"""Which view of a document answers which query: the figures, the files, the plot, and what is refused."""
+"""`rkit analyse-views`: figures, files, plot, and refused input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines_of(path):
 
 
 class Stub:
-    """In the place of a retriever: texts are keys of tables of vectors (and masks)."""
+    """Stand-in for a retriever: texts are keys of tables of vectors (and masks)."""
 
     def __init__(self, queries, documents, masks=None):
         self.tables = {"query": queries, "document": documents}
@@ -51,7 +51,7 @@ class Stub:
 
 @pytest.fixture
 def analyse(monkeypatch, tmp_path):
-    """Analyse made-up vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
+    """Analyse artificial vectors: {query: (m_q, dim)}, {document: (m, dim)} and {document: its queries}."""
 
     def run(queries, documents, queries_of, masks=None, **options):
         monkeypatch.setattr(program, "open_retriever", lambda *_, **__: Stub(queries, documents, masks))
@@ -70,7 +70,7 @@ def analyse(monkeypatch, tmp_path):
 
 
 class TestGolden:
-    """Numbers worked out apart from this code: three views, two pairs; and seven queries of three documents."""
+    """Numbers computed independently of this code: three views, two pairs; and seven queries of three documents."""
 
     SCORES = ((0.9, 0.5, 0.1), (0.2, 0.8, 0.5))
 
@@ -195,7 +195,7 @@ class TestCommand:
 
         return run
 
-    # The embedding of an unused token, so that it is the same whenever the model is opened.
+    # With the embedding of an unused token, which is the same whenever the model is opened.
     LAYERS = ("--pooler", "viewers", "--set", "pooler.viewers=1", "--set", "pooler.source=unused")
     LAYERS += ("--set", "pooler.layers=0,1,2")
 
@@ -242,7 +242,7 @@ class TestCommand:
         assert message in result.stderr
         assert not folder.exists()
 
-    def test_what_is_left_out_is_said(self, rkit, tiny_collection, tmp_path):
+    def test_data_left_out_is_reported(self, rkit, tiny_collection, tmp_path):
         (tmp_path / "some.tsv").write_text("q0-0\tc0\t1\nq0-1\tc0\t0\nq0-2\tnone\t1\nnobody\tc1\t1\n")
         options = ("--queries", tiny_collection.queries, "--qrels", tmp_path / "some.tsv", "--no-plot")
         result, _ = rkit(*self.LAYERS, *options, judged=[])
@@ -257,8 +257,8 @@ class TestCommand:
         assert "no pair of a query and a relevant document" in result.stderr
 
 
-def test_the_table_and_the_plot_take_any_number_of_views(analyse, tmp_path):
-    # The first 30 of 40 views answer a query each, and the last one two.
+def test_the_table_and_the_plot_show_any_number_of_views(analyse, tmp_path):
+    # The first 30 of 40 views answer a query each, and the last view two.
     queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
     many, _ = analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})
     few, _ = analyse({"q": np.ones((1, 2))}, {"d": np.eye(2)}, {"d": ["q"]})

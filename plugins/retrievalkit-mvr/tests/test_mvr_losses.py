@@ -54,7 +54,7 @@ def loss_of(queries, documents, positives=POSITIVES, ignore=None, epoch=0.0, **o
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Numbers computed independently of this code."""
 
     @pytest.mark.parametrize("epoch", BY_EPOCH)
     def test_terms_by_epoch(self, epoch):
@@ -68,7 +68,7 @@ class TestGolden:
 
 
 def test_temperature_changes_when_an_epoch_begins():
-    """Within an epoch it stays; a sum of fractions that rounding leaves below a whole number has arrived there."""
+    """It is constant within an epoch; a sum of fractions just below a whole number counts as this number."""
     loss = registry.create("loss", "global_local")
     assert loss.temperature(at(0.999)) == 1.0
     assert loss.temperature(at(2.5)) == loss.temperature(at(2.0)) < loss.temperature(at(1.99))
@@ -123,7 +123,7 @@ def test_equals_numpy(seed, n_queries, others, m, weight, annealing, floor, epoc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"local_weight": 0}, {"temperature": 0.05}])
-def test_keeps_the_contract(options):
+def test_the_contract_is_kept(options):
     testing.check("loss", "global_local", **options)
 
 
@@ -135,7 +135,7 @@ def test_keeps_the_contract(options):
         (queries(), replace(documents(), kept=0), "this one indexes one. Choose --loss self_contrastive"),
     ],
 )
-def test_representations_that_it_is_not_for(q, d, message):
+def test_unsuitable_representations_are_refused(q, d, message):
     with pytest.raises(UnsupportedError, match=rf"loss 'global_local' .*{message}"):
         loss_of(q, d)
 
@@ -154,7 +154,7 @@ def test_wrong_options(options, message):
 
 
 def test_the_temperature_of_training_falls_with_each_epoch(tiny_model, tiny_collection, tmp_path):
-    """By the pooler's own loss; 84 examples are 6 steps an epoch, so that each line of the log is one epoch."""
+    """With the pooler's default loss; 84 examples are 6 steps per epoch, so each line of the log is an epoch."""
     train(
         tiny_model,
         tiny_collection.folder,

@@ -1,4 +1,4 @@
-"""The pooler: which states become vectors, and viewers in real architectures."""
+"""The pooler: the states that become vectors, and viewers in real architectures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pooler_of(**options):
 
 
 def states_of(*, extra=2, first=0):
-    """Token states of two texts, `extra` viewers among them, of which the first stands at `first`."""
+    """Token states of two texts with `extra` viewers, the first at position `first`."""
     generator, mask = torch.Generator().manual_seed(0), torch.tensor([[1] * 5 + [0] * 2, [1] * 7])
     layers = {layer: torch.randn(2, 7, 3, generator=generator) for layer in range(5)}
     positions = torch.arange(first, first + extra).repeat(2, 1)
@@ -29,7 +29,7 @@ def states_of(*, extra=2, first=0):
 
 
 def test_the_papers_tokens_by_default():
-    """Eight for a document, one for a query: new, of BERT's scale, in the place of [CLS], at position 0."""
+    """Eight for a document, one for a query: new, of BERT's scale, instead of [CLS], at position 0."""
     expected = {"source": "new", "standard_deviation": 0.02, "replace_first": True, "position": 0}
     assert pooler_of().needs.extra_tokens == {
         "document": ExtraTokens(8, **expected),
@@ -58,7 +58,7 @@ def test_a_vector_of_each_viewer_in_each_layer(layers, viewers, first):
 
 
 @pytest.mark.parametrize("query_viewer", [True, False])
-def test_a_query_has_one_of_the_last_layer(query_viewer):
+def test_a_query_has_one_vector_of_the_last_layer(query_viewer):
     states = states_of(extra=1, first=2)
     vectors = pooler_of(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
     assert torch.equal(vectors[:, 0], states.layers[4][:, 2 if query_viewer else 0])
@@ -106,7 +106,7 @@ def test_wrong_options(options, error, message):
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
 def model(request, tmp_path_factory):
-    """A model of each architecture; RoBERTa numbers positions from behind its padding id."""
+    """A model of each architecture; RoBERTa numbers positions from its padding id + 1."""
     return testing.tiny_model(tmp_path_factory.mktemp(request.param), architecture=request.param)
 
 
@@ -133,7 +133,7 @@ def encoded(retriever, texts, side):
     return retriever.encode(texts, side, precision="fp32").vectors
 
 
-def test_a_query_without_a_viewer_is_as_it_always_was(model):
+def test_a_query_without_viewer_keeps_its_tokens(model):
     of_viewers = retriever(model, viewers=2, query_viewer=False)
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
     torch.testing.assert_close(encoded(of_viewers, QUERY, "query"), encoded(plain, QUERY, "query"))
@@ -152,7 +152,7 @@ def test_viewers_equal_to_cls_are_cls(model):
 
 
 def test_an_architecture_without_positions(tmp_path):
-    """T5 has relative positions only, so that position=0 has no meaning; position=null works."""
+    """T5 has only relative positions, so position=0 is refused; position=null works."""
     model = testing.tiny_model(tmp_path / "t5", architecture="t5")
     with pytest.raises(UnsupportedError, match="takes no position numbers"):
         retriever(model)

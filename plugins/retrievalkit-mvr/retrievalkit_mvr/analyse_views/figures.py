@@ -1,4 +1,4 @@
-"""The result of an analysis of views: its figures, and the table that is printed.
+"""Result of an analysis of views: its figures, and the table that is printed.
 
 See `retrievalkit_mvr.analyse_views.program` for the definitions.
 """
@@ -22,7 +22,7 @@ SHOWN_VIEWS = 24
 
 @dataclass(frozen=True)
 class View:
-    """One of the vectors of documents.
+    """A view: the vectors at one position among the vectors of documents.
 
     Attributes:
         number: Its position among a document's vectors, from 0.
@@ -43,7 +43,7 @@ class View:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The result of `analyse_views`.
+    """Result of `analyse_views`.
 
     Attributes:
         views: All views, in order.
@@ -76,12 +76,12 @@ class Analysis:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON-serialisable value, without the figures of each pair and document."""
+        """Return a JSON-serialisable value, without the figures of each pair and document."""
         return {name: value for name, value in asdict(self).items() if name not in ("local_variations", "perplexities")}
 
     @property
     def summary(self) -> str:
-        """A table of the views, followed by the figures as sentences."""
+        """Table of the views, followed by the figures as sentences."""
         from rich.console import Console
 
         console = Console(file=io.StringIO())
@@ -91,7 +91,7 @@ class Analysis:
 
 
 def local_variation(scores: Tensor) -> Tensor:
-    """The margin of the best view of a document: its score minus the mean score of the others.
+    """Return the margin of a document's best view: its score minus the mean score of the others.
 
     Args:
         scores: (..., m) scores of m >= 2 views.
@@ -104,7 +104,7 @@ def local_variation(scores: Tensor) -> Tensor:
 
 
 def perplexity(views: Iterable[int]) -> float:
-    """The effective number of answering views: exp of the entropy of their shares.
+    """Return the effective number of answering views: exp of the entropy of their shares.
 
     Args:
         views: The answering view of each query.
@@ -115,7 +115,7 @@ def perplexity(views: Iterable[int]) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, exactly rounded, so that it does not depend on the order."""
+    """Return the mean, exactly rounded: it does not depend on the order."""
     return math.fsum(values) / len(values)
 
 
@@ -146,7 +146,7 @@ def render(analysis: Analysis, console: Console) -> None:
 
 
 def _figures(analysis: Analysis) -> list[str]:
-    """The figures as sentences."""
+    """Return the figures as sentences."""
     vectors = "" if analysis.compared == analysis.pairs else f", {analysis.compared:,} query vectors"
     variation = "-" if analysis.local_variation is None else f"{analysis.local_variation:.4f}"
     temperature = analysis.options["temperature"]
@@ -156,5 +156,5 @@ def _figures(analysis: Analysis) -> list[str]:
         f"{analysis.pairs:,} pairs of {analysis.queries:,} queries and {analysis.documents:,} documents{vectors}",
         f"Local Variation {variation}  (of {kind}: the best view less the mean of the others)",
         f"Perplexity {analysis.perplexity:.4f}  (mean over documents; at most {analysis.perplexity_bound:.4f}), "
-        f"{analysis.perplexity_pooled:.4f} over all pairs as one",
+        f"{analysis.perplexity_pooled:.4f} pooled over all pairs",
     ]

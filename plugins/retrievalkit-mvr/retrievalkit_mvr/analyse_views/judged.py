@@ -53,7 +53,7 @@ class Judged:
                 raise InputError(msg)
             judged = cls._of_examples(examples, opened)
         elif opened is None or queries is None or qrels is None:
-            msg = "there are no judged queries to analyse. Give --corpus, --queries and --qrels, or --examples."
+            msg = "there are no judged queries to analyse. Add --corpus, --queries and --qrels, or --examples."
             raise InputError(msg)
         else:
             judged = cls._of_qrels(opened, queries, qrels)
@@ -86,13 +86,13 @@ class Judged:
         pairs = [(query, document) for query, document in judged if query in text and document not in missing]
         notes = [*_left_out(missing, "judged documents", "corpus"), *_left_out(unknown, "judged queries", "queries")]
         if not pairs:
-            msg = " ".join(["there is no pair of a query and a relevant document. Give other judgements.", *notes])
+            msg = " ".join(["there is no pair of a query and a relevant document. Use other judgements.", *notes])
             raise InputError(msg)
         return cls(_grouped(pairs), text, corpus.get, {}, notes)
 
 
 def _grouped(pairs: Iterable[Pair]) -> dict[str, list[str]]:
-    """The queries of each document, in order, without duplicates."""
+    """Return the queries of each document, in order, without duplicates."""
     by_document: dict[str, dict[str, None]] = {}
     for query_id, document_id in pairs:
         by_document.setdefault(document_id, {})[query_id] = None

@@ -71,7 +71,7 @@ def _draw_shares(axes: Axes, analysis: Analysis) -> None:
 def _draw_histogram(
     axes: Axes, values: Sequence[float], name: str, unit: str, limits: tuple[float, float] | None = None
 ) -> None:
-    """The distribution of the values, with a line at their mean."""
+    """Draw the distribution of the values, with a line at their mean."""
     axes.set_xlabel(name)
     axes.set_ylabel(unit)
     _bare(axes)

@@ -101,7 +101,7 @@ def analyse(options: AnalyseViewsOptions) -> Analysis:
 
 
 def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Iterator[Compared]:
-    """Each document with its queries; encoded in chunks to bound memory."""
+    """Yield each document with its queries, encoded in chunks to bound memory."""
     ids = list(judged.by_document)
     with ProgressBar("analyse", len(ids), unit="documents") as progress:
         for start in range(0, len(ids), CHUNK_DOCUMENTS):
@@ -110,8 +110,8 @@ def _compared(retriever: Retriever, judged: Judged, precision: Precision) -> Ite
             query_ids = list(dict.fromkeys(query for document in chunk for query in judged.by_document[document]))
             texts = [judged.passage(document).content for document in chunk]
             documents = retriever.encode(texts, "document", precision=precision)
-            asked = [Text("", judged.text[query]) for query in query_ids]
-            queries = retriever.encode(asked, "query", precision=precision)
+            query_texts = [Text("", judged.text[query]) for query in query_ids]
+            queries = retriever.encode(query_texts, "query", precision=precision)
             if documents.vectors is None or queries.vectors is None:
                 name = retriever.description["pooler"]["name"]
                 msg = f"the pooler '{name}' computes weights over a vocabulary instead of vectors. {_SEVERAL}"
@@ -144,7 +144,7 @@ def _compare(document_id: str, query_ids: Sequence[str], queries: Representation
 
 
 def _mask(representation: Representation) -> Tensor:
-    """(batch, m) True at vectors, False at padding."""
+    """Return (batch, m) bool: True at vectors, False at padding."""
     assert representation.vectors is not None
     if representation.vector_mask is not None:
         return representation.vector_mask

@@ -1,4 +1,4 @@
-"""Counts which view of each document answers its queries, and writes a line for each query vector."""
+"""Counts of the views that answer queries, and a line for each query vector."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Scores = Literal["cosine", "softmax", "raw"]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """The scores that Local Variation is computed on."""
+    """Normalisation of the scores that Local Variation is computed on."""
 
     scores: Scores
     temperature: float | None
 
     @classmethod
     def of(cls, scores: Scores, temperature: float | None) -> Normalisation:
-        """The normalisation for these options; refuses a temperature that would have no effect."""
+        """Return the normalisation for these options; refuse a temperature that would have no effect."""
         if temperature is not None and scores != "softmax":
             msg = f"temperature {temperature} has no effect on {scores} scores. Leave it out, or set scores to softmax."
             raise OptionError(msg)
         return cls(scores, (temperature or 1.0) if scores == "softmax" else None)
 
     def __call__(self, queries: Tensor, views: Tensor, products: Tensor) -> Tensor:
-        """(n, m) scores of n query vectors (n, dim) and m views (m, dim), from their inner products (n, m)."""
+        """Return (n, m) scores of n query vectors (n, dim) and m views (m, dim), from their inner products (n, m)."""
         if self.temperature is not None:
             return (products / self.temperature).softmax(dim=-1)
         if self.scores == "cosine":
@@ -64,7 +64,7 @@ class Compared:
 
 
 class Tally:
-    """Counts for one analysis."""
+    """Counts of an analysis."""
 
     def __init__(self, names: Callable[[int], list[str]], normalise: Normalisation) -> None:
         self.names = names
@@ -114,7 +114,7 @@ class Tally:
             stream.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def analysis(self, judged: Judged, options: dict[str, Any]) -> Analysis:
-        """The counts as figures."""
+        """Return the figures of these counts."""
         compared = self.answered.total()
         names = self.names(max(self.offered) + 1)
         views = [

@@ -205,7 +205,8 @@ class Loop:
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
         weights = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
-        processes.sum_gradients([] if self.training.sharded else list(weights.values()))
+        dtype = torch.bfloat16 if self.options.gradient_precision == "bf16" else None
+        processes.sum_gradients([] if self.training.sharded else list(weights.values()), dtype)
         decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
         groups = [
             {"params": [weights[name] for name in weights if (name in decayed) == decays], "weight_decay": decay}
@@ -297,7 +298,7 @@ class Loop:
         self.module.train()
         self.since = self.since or time.monotonic()
         values = self._run(inputs, self.accelerator.backward)
-        weights = [weight for weight in self.module.parameters() if weight.requires_grad]
+        weights = [one for one in self.module.parameters() if one.requires_grad]
         # A tensor: reading it here would synchronise the GPU at each step.
         norm: Tensor = self.accelerator.clip_grad_norm_(weights, self.options.max_gradient_norm)
         rate = self.schedule.get_last_lr()[0]

@@ -44,6 +44,7 @@ class LoopOptions:
         logging_steps: Steps between log lines; None = 10, or fewer for at least 20 lines.
         save_steps: Steps between saved states to resume from; None = once per epoch.
         seed: Seed of initialisation, dropout, sample order and sampling.
+        gradient_precision: Number format in which several processes sum gradients; None = that of the gradients.
     """
 
     heading: ClassVar = "Training loop"
@@ -60,6 +61,7 @@ class LoopOptions:
     logging_steps: Count | None = None
     save_steps: Count | None = None
     seed: Annotated[int, Ge(0), Le(LARGEST_SEED)] = 42
+    gradient_precision: Literal["bf16"] | None = None
 
     def training(self) -> dict[str, Any]:
         """Return the options that determine the trained weights, for manifests."""

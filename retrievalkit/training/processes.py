@@ -309,10 +309,11 @@ class GradientSum:
 
     Args:
         weights: Weights in the order of the forward pass; the backward pass reaches the last of them first.
+        dtype: Number format of the sums; None = that of the gradients.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
-        self._order = list(weights[::-1])
+    def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype | None) -> None:
+        self._order, self._dtype = list(weights[::-1]), dtype
         self._sums: list[tuple[Tensor, Any]] = []
         self._summing = self.awaited = False
         for weight in weights:
@@ -344,7 +345,7 @@ class GradientSum:
         used = dict(zip(self._order, several, strict=True))
         for weight, (total, pending) in zip(self._order, self._sums, strict=True):
             pending.wait()
-            weight.grad = total if used[weight] else None
+            weight.grad = total.to(weight.dtype) if used[weight] else None
         self._sums, self.awaited = [], False
         # Unused weights last: in the next step, the others do not wait for them.
         self._order.sort(key=lambda weight: not used[weight])
@@ -360,6 +361,7 @@ class GradientSum:
 
     def _start(self, weight: nn.Parameter) -> None:
         total = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        total = total.to(self._dtype or total.dtype)
         self._sums.append((total, distributed.all_reduce(total, async_op=True)))
 
 
@@ -367,9 +369,9 @@ _gradients: list[GradientSum] = []
 """The sum of the running training, if several processes share its weights."""
 
 
-def sum_gradients(weights: Sequence[nn.Parameter]) -> None:
+def sum_gradients(weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
     """Sum the gradients of these weights in `last_backward` from now on."""
-    _gradients[:] = [GradientSum(weights)] if count() > 1 and weights else []
+    _gradients[:] = [GradientSum(weights, dtype)] if count() > 1 and weights else []
 
 
 def share_step() -> None:

@@ -55,7 +55,7 @@ def baselines(programs, places, tmp_path_factory):
 @pytest.mark.parametrize("name", DECLARED)
 def test_every_option_has_a_changed_value(name):
     declared = {field.name for field in dataclasses.fields(DECLARED[name])}
-    assert set(OTHERWISE[name]) == declared
+    assert set(OTHERWISE[name]) == declared - {"gradient_precision"}  # has no effect in one process
 
 
 @pytest.mark.parametrize(("name", "option"), [(name, option) for name in OTHERWISE for option in OTHERWISE[name]])

@@ -234,6 +234,21 @@ def test_sums_start_during_the_backward_pass(together):
     assert together(started) == [[0, 2], [0, 2]]
 
 
+def test_sums_in_bf16_are_rounded(together):
+    def summed():
+        weight = torch.nn.Parameter(torch.ones(()))
+        sums = []
+        for dtype in (None, torch.bfloat16):
+            weight.grad = None
+            processes.sum_gradients([weight], dtype)
+            with processes.last_backward():
+                (weight * (1 + 2**-10)).backward()
+            sums.append(weight.grad.item())
+        return sums
+
+    assert together(summed) == [[2 + 2**-9, 2.0]] * 2
+
+
 def test_a_stalled_process_ends_the_others(tmp_path, monkeypatch):
     """After the timeout: 2 s here."""
     monkeypatch.setenv(processes.PATIENCE, "0.033")

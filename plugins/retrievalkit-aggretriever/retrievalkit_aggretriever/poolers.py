@@ -36,7 +36,7 @@ from retrievalkit.contracts import (
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring.lexical import linear_head, max_weighted_softmax, text_mask
 from retrievalkit_aggretriever.published import load_projections
-from retrievalkit_aggretriever.slices import SlicePooling, SliceRule, check_fits
+from retrievalkit_aggretriever.slices import DROP_LIMIT, Remainder, SlicePooling, SliceRule, check_fits, drops
 
 
 class Aggretriever(Pooler):
@@ -58,8 +58,14 @@ class Aggretriever(Pooler):
             one linear map, as printed in Eq. 2.
         pooled_tokens: Tokens pooled into "agg": "all" except [CLS] (the released code), or only the "text", without
             [SEP], as printed in Eq. 3.
-        slices: Terms in a slice: every n-th by id ("strided", the released code), or, for aggregation=semi, the two
-            slices of agg* ("same_as_star", the paper).
+        slices: Terms in a slice: every n-th by id ("strided", the released code), terms in random order ("seeded"),
+            or, for aggregation=semi, the two slices of agg* ("same_as_star", the paper).
+        slice_seed: Seed of slices=seeded.
+        remainder: If slices do not divide the vocabulary: "drop" the first ids, or "pad" with zeros; "auto" drops ids
+            of BERT's vocabulary, whose first ids are unused, and pads any other vocabulary.
+        drop_limit: Maximum number of ids to drop; beyond it, zeros are appended.
+        padding: "masked" keeps a text's vector independent of its batch; "released": with signed weights, a text is
+            clipped at 0 only if its batch pads it; without vocabulary head, padding counts like other tokens.
         projections: "auto" = the model's projections if it is an Aggretriever checkpoint, else new projections; "new" =
             always new projections.
         layers: Layers that each contribute one vector per document, in any order; 0 = embeddings, -1 = the last. The
@@ -80,23 +86,33 @@ class Aggretriever(Pooler):
         head: Literal["complete", "projection"] = "complete",
         pooled_tokens: Literal["all", "text"] = "all",
         slices: SliceRule = "strided",
+        slice_seed: int = 0,
+        remainder: Remainder = "auto",
+        drop_limit: NonNegativeInt = DROP_LIMIT,
+        padding: Literal["masked", "released"] = "masked",
         projections: Literal["auto", "new"] = "auto",
         layers: tuple[int, ...] = (-1,),
         keep: Literal["all", "last"] = "all",
     ) -> None:
         terms = agg_dim != 0 and aggregation != "average"
         sliced = terms and agg_dim != "vocabulary" and aggregation in ("full", "semi")
-        of_terms = "agg_dim aggregation"
+        # The released code's padding changes a vector only if weights may be below 0, or if [SEP] counts as well.
+        padded = terms and (term_weight == "signed" if vocabulary_head else pooled_tokens == "all")
+        of_terms, of_head = "agg_dim aggregation", "agg_dim aggregation vocabulary_head"
         refuse_idle(
             locals(),
             {
                 "aggregation": (agg_dim not in (0, "vocabulary"), "agg_dim"),
                 "term_weight": (terms, of_terms),
                 "vocabulary_head": (terms, of_terms),
-                "head": (terms and vocabulary_head, f"{of_terms} vocabulary_head"),
+                "head": (terms and vocabulary_head, of_head),
                 "pooled_tokens": (agg_dim != 0, "agg_dim"),
                 # full is agg*, so same_as_star would change nothing.
                 "slices": (sliced and (slices, aggregation) != ("same_as_star", "full"), of_terms),
+                "slice_seed": (slices == "seeded", "slices"),
+                "remainder": (sliced, of_terms),
+                "drop_limit": (sliced and drops(info.vocabulary_size, remainder), f"{of_terms} remainder"),
+                "padding": (padded, f"{of_head} term_weight pooled_tokens"),
             },
         )
         if cls_dim == 0 and agg_dim == 0:
@@ -112,6 +128,7 @@ class Aggretriever(Pooler):
         self.keep = keep
         self.projections = projections
         self.signed = term_weight == "signed"
+        self.released_padding = padding == "released"
         self.has_terms = terms
         self.has_head = self.has_terms and vocabulary_head
         self.head = head
@@ -131,7 +148,15 @@ class Aggretriever(Pooler):
             # that all texts score alike, and the gradient of the other part dominates.
             nn.init.normal_(self.aggregate.weight, std=size**-0.5)
         elif size and agg_dim != "vocabulary":
-            self.aggregate = SlicePooling(info.vocabulary_size, size, signed=aggregation == "full", rule=slices)
+            self.aggregate = SlicePooling(
+                info.vocabulary_size,
+                size,
+                signed=aggregation == "full",
+                rule=slices,
+                seed=slice_seed,
+                remainder=remainder,
+                drop_limit=drop_limit,
+            )
 
     @property
     def default_loss(self) -> str:  # type: ignore[override]
@@ -161,7 +186,7 @@ class Aggretriever(Pooler):
             load_projections(encoder, {"cls": self.cls_projection, "term": self.term_projection})
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """Return (batch, 1, cls_dim + agg_dim); for documents, a vector from each layer, the highest first."""
+        """(batch, 1, cls_dim + agg_dim); for documents, one vector from each layer, the highest first."""
         vectors = []
         for layer in self._layers_of(side):
             columns = []
@@ -176,7 +201,7 @@ class Aggretriever(Pooler):
         return Representation(torch.stack(vectors, dim=1), kept=kept_vector, parts=self.parts)
 
     def terms(self, states: TokenStates, layer: int = -1) -> Tensor:
-        """Compute v, the value of each vocabulary term for each text: (batch, vocabulary).
+        """v, the value of each vocabulary term for each text: (batch, vocabulary).
 
         Args:
             states: The encoder's states, with the vocabulary head if the pooler uses it.
@@ -184,9 +209,11 @@ class Aggretriever(Pooler):
         """
         hidden = states.layers[absolute_layer(layer, self.info)]
         if not self.has_head:
+            mask = self._pooled(states)
+            if self.released_padding:
+                mask = _without_first(states, torch.ones_like(states.attention_mask))
             # The largest weight of each term among its occurrences in a text, at least 0.
-            weights = self._weights(hidden).to(torch.promote_types(hidden.dtype, torch.float32))
-            weights = weights.masked_fill(~self._pooled(states), 0.0)
+            weights = self._weights(hidden).to(torch.promote_types(hidden.dtype, torch.float32)).masked_fill(~mask, 0.0)
             zeros = weights.new_zeros(weights.shape[0], self.info.vocabulary_size)
             return zeros.scatter_reduce(1, states.input_ids, weights, "amax", include_self=True)
         head = states.head
@@ -194,23 +221,32 @@ class Aggretriever(Pooler):
             head = linear_head(head, self.info.width, "pooler.head=complete")
         assert head is not None
         values = max_weighted_softmax(hidden, head, self._weights(hidden), self._pooled(states))
-        return values.clamp(min=0.0) if self.signed else values
+        if not self.signed:
+            return values
+        floored = values.clamp(min=0.0)
+        if not self.released_padding:
+            return floored
+        padded = ~states.attention_mask.bool().all(dim=1, keepdim=True)  # (batch, 1)
+        return torch.where(padded, floored, values)
 
     def _pooled(self, states: TokenStates) -> Tensor:
-        """Return (batch, tokens) bool, True at the tokens pooled into the part "agg"."""
-        if self.text_only:
-            return text_mask(states)
-        return states.attention_mask.bool().scatter(1, states.first[:, None], value=False)  # without [CLS]
+        """(batch, tokens) bool, True at the tokens pooled into the part "agg"."""
+        return text_mask(states) if self.text_only else _without_first(states, states.attention_mask)
 
     def _weights(self, hidden: Tensor) -> Tensor:
-        """Return the weight of each token: (batch, tokens)."""
+        """(batch, tokens): the weight of each token."""
         if self.term_projection is None:
             return hidden.new_ones(hidden.shape[:2])
         weights: Tensor = self.term_projection(hidden)[:, :, 0]
         return weights if self.signed else weights.abs()
 
     def _layers_of(self, side: Side) -> tuple[int, ...]:
-        """Return the layers that contribute a vector to texts of that side, in the current mode."""
+        """The layers that contribute a vector to texts of that side, in the current mode."""
         if side == "query" or (self.keep == "last" and not self.training):
             return (self.info.layers,)
         return self.layers
+
+
+def _without_first(states: TokenStates, mask: Tensor) -> Tensor:
+    """The mask (batch, tokens) without each text's first real token, [CLS]."""
+    return mask.bool().scatter(1, states.first[:, None], value=False)

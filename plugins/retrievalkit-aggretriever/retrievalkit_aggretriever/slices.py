@@ -20,15 +20,16 @@ from torch import Tensor, nn
 
 from retrievalkit.errors import OptionError
 
-SliceRule = Literal["strided", "same_as_star"]
+Remainder = Literal["auto", "drop", "pad"]
+SliceRule = Literal["strided", "seeded", "same_as_star"]
 BERT_VOCABULARY = 30_522
 """Size of BERT's uncased vocabulary, whose first 1,000 ids or so are special or unused."""
-_MOST_DROPPED = 1_000
+DROP_LIMIT = 1_000
 
 
 @dataclass(frozen=True)
 class Table:
-    """Layout of a vocabulary in columns.
+    """The layout of a vocabulary in columns.
 
     Attributes:
         vocabulary: Number of terms.
@@ -48,14 +49,18 @@ class Table:
         return (self.vocabulary - self.dropped + self.padded) // self.columns
 
 
-def table(vocabulary: int, columns: int) -> Table:
-    """Lay out a vocabulary of at least as many terms as columns.
+def table(vocabulary: int, columns: int, *, remainder: Remainder = "auto", drop_limit: int = DROP_LIMIT) -> Table:
+    """Lay out a vocabulary as a table.
 
-    If the columns do not divide it, the first ids of BERT's vocabulary are dropped, up to 1,000; for more, and for any
-    other vocabulary, the last row is padded with zeros.
+    Args:
+        vocabulary: Number of terms, at least as many as columns.
+        columns: Number of slices.
+        remainder: If the columns do not divide the vocabulary: "drop" the first ids, up to `drop_limit`, or "pad" the
+            last row with zeros; "auto" drops ids of BERT's vocabulary and pads any other.
+        drop_limit: Maximum number of ids to drop; beyond it, the last row is padded.
     """
     surplus = vocabulary % columns
-    if vocabulary == BERT_VOCABULARY and surplus <= _MOST_DROPPED:
+    if drops(vocabulary, remainder) and surplus <= drop_limit:
         return Table(vocabulary, columns, surplus, 0)
     return Table(vocabulary, columns, 0, -vocabulary % columns)
 
@@ -74,17 +79,41 @@ def check_fits(dimensions: int, vocabulary: int, *, slices: int = 1) -> None:
         raise OptionError(msg)
 
 
-class SlicePooling(nn.Module):
-    """Slice max pooling of one vocabulary into a number of dimensions."""
+def drops(vocabulary: int, remainder: Remainder) -> bool:
+    """True if ids may be dropped at all."""
+    return remainder == "drop" or (remainder == "auto" and vocabulary == BERT_VOCABULARY)
 
-    def __init__(self, vocabulary: int, dimensions: int, *, signed: bool = True, rule: SliceRule = "strided") -> None:
+
+class SlicePooling(nn.Module):
+    """Slice max pooling of one vocabulary into a number of dimensions.
+
+    A random order of the terms ("seeded") is stored with the weights, because a trained model depends on it.
+    """
+
+    order: Tensor | None
+
+    def __init__(
+        self,
+        vocabulary: int,
+        dimensions: int,
+        *,
+        signed: bool = True,
+        rule: SliceRule = "strided",
+        seed: int = 0,
+        remainder: Remainder = "auto",
+        drop_limit: int = DROP_LIMIT,
+    ) -> None:
         """Slice a vocabulary.
 
         Args:
             vocabulary: Number of terms.
             dimensions: Number of dimensions to pool into.
             signed: Two slices per dimension, distinguished by the sign (agg*), or one (agg+).
-            rule: Terms in a slice: every n-th by id ("strided"), or, for agg+, the two slices of agg* ("same_as_star").
+            rule: Terms in a slice: every n-th by id ("strided"), terms in random order ("seeded"), or, for agg+, the
+                two slices of agg* ("same_as_star").
+            seed: Seed of the random order.
+            remainder: See `table`.
+            drop_limit: See `table`.
 
         Raises:
             OptionError: There are fewer terms than slices.
@@ -94,11 +123,18 @@ class SlicePooling(nn.Module):
         self.paired = signed or rule == "same_as_star"
         columns = 2 * dimensions if self.paired else dimensions
         check_fits(dimensions, vocabulary, slices=columns // dimensions)
-        self.table = table(vocabulary, columns)
+        self.table = table(vocabulary, columns, remainder=remainder, drop_limit=drop_limit)
+        order = None
+        if rule == "seeded":
+            order = torch.randperm(vocabulary - self.table.dropped, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("order", order)
 
     def forward(self, values: Tensor) -> Tensor:
         """Pool values (batch, vocabulary) into (batch, dimensions)."""
-        terms = nn.functional.pad(values[:, self.table.dropped :], (0, self.table.padded))
+        terms = values[:, self.table.dropped :]
+        if self.order is not None:
+            terms = terms[:, self.order]
+        terms = nn.functional.pad(terms, (0, self.table.padded))
         columns: Tensor = terms.view(terms.shape[0], self.table.rows, self.table.columns).max(dim=1).values
         if not self.paired:
             return columns

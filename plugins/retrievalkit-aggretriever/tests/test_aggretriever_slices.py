@@ -61,18 +61,22 @@ class TestGolden:
             expected[place[0]] = 0.5 * place[1]
         assert torch.equal(SlicePooling(BERT, dimensions, signed=signed)(alone)[0], expected)
 
-    def test_other_vocabularies_are_padded_with_zeros(self):
-        assert table(10, 4) == Table(10, 4, 0, 2)
-        assert table(BERT + 1, 256) == Table(BERT + 1, 256, 0, 197)
-        assert pooled([0.1, 0.9, 0.3, 0.2, 0.5, 0.4, 0.8, 0.7, 0.6, 0.05], 2) == [-0.9, 0.8]
+    def test_zeros_are_appended_where_too_many_ids_would_go(self):
+        values = [0.1, 0.9, 0.3, 0.2, 0.5, 0.4, 0.8, 0.7, 0.6, 0.05]
+        assert table(10, 4, remainder="drop", drop_limit=1) == Table(10, 4, 0, 2)
+        assert table(10, 4, remainder="drop", drop_limit=1).rows == 3
+        assert pooled(values, 2, remainder="drop", drop_limit=1) == [-0.9, 0.8]
+        assert pooled(values, 2, remainder="pad") == [-0.9, 0.8]
 
     def test_ties_go_to_the_negative_side(self):
         assert pooled([0.5, 0.5, 0.1, 0.2, 0.3, 0.1, 0.0, 0.0], 4) == [-0.5, -0.2, 0.3, 0.0]
 
 
-def reference(values, dimensions, signed, same_as_star):
+def reference(values, dimensions, signed, same_as_star, dropped, order):
     """One dimension at a time, in plain loops; zeros wherever the last row is not full."""
-    values = list(values)
+    values = list(values[dropped:])
+    if order is not None:
+        values = [values[index] for index in order]
     columns = dimensions * (2 if signed or same_as_star else 1)
     padded = len(values) % columns > 0
 
@@ -96,12 +100,31 @@ def reference(values, dimensions, signed, same_as_star):
     vocabulary=st.integers(4, 60),
     share=st.floats(0, 1),
     signed=st.booleans(),
-    rule=st.sampled_from(["strided", "same_as_star"]),
+    rule=st.sampled_from(["strided", "seeded", "same_as_star"]),
+    remainder=st.sampled_from(["auto", "drop", "pad"]),
+    drop_limit=st.integers(0, 10),
 )
-def test_equals_plain_loops(seed, vocabulary, share, signed, rule):
+def test_equals_plain_loops(seed, vocabulary, share, signed, rule, remainder, drop_limit):
     random = np.random.default_rng(seed)
     values = random.normal(size=(3, vocabulary))
     dimensions = 1 + int(share * (vocabulary // 2 - 1))
-    pooled = SlicePooling(vocabulary, dimensions, signed=signed, rule=rule)(torch.tensor(values)).numpy()
+    pooling = SlicePooling(
+        vocabulary, dimensions, signed=signed, rule=rule, seed=seed, remainder=remainder, drop_limit=drop_limit
+    )
+    columns = dimensions * (2 if signed or rule == "same_as_star" else 1)
+    rest = vocabulary % columns
+    dropped = rest if remainder == "drop" and rest <= drop_limit else 0
+    order = None if rule != "seeded" else pooling.order.tolist()
+    pooled = pooling(torch.tensor(values)).numpy()
     for row in range(3):
-        assert pooled[row].tolist() == reference(values[row], dimensions, signed, rule == "same_as_star")
+        expected = reference(values[row], dimensions, signed, rule == "same_as_star", dropped, order)
+        assert pooled[row].tolist() == expected
+
+
+def test_auto_drops_of_berts_vocabulary_alone():
+    """Of another vocabulary nobody knows which ids are unused, so none is lost unless asked."""
+    assert table(BERT, 256) == Table(BERT, 256, 58, 0)
+    assert table(BERT + 1, 256) == Table(BERT + 1, 256, 0, 197)
+    assert table(BERT + 1, 256, remainder="drop") == Table(BERT + 1, 256, 59, 0)
+    assert table(BERT, 256, remainder="pad") == Table(BERT, 256, 0, 198)
+    assert table(BERT, 1280, drop_limit=1_100) == Table(BERT, 1280, 1082, 0)

@@ -32,8 +32,10 @@ from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Partner = Literal["nearby", "random_sampled", "overlap"]
+Normalization = Literal["none", "l1"]
 Row = TypeVar("Row")
 _MIXED: tuple[Partner, ...] = ("nearby", "random_sampled", "overlap")
+_LEAST_SUM = 1e-4
 
 
 class CoTMAEv2(Pretrainer):
@@ -63,6 +65,7 @@ class CoTMAEv2(Pretrainer):
         whole_words: bool = True,
         decoder_layers: PositiveInt = 1,
         sparse_head: Literal["complete", "projection"] = "complete",
+        sparse_normalization: Normalization = "none",
     ) -> None:
         """Choose the terms and their details.
 
@@ -84,14 +87,18 @@ class CoTMAEv2(Pretrainer):
             decoder_layers: Layers of each decoder.
             sparse_head: Compute the logits of the sparse view with the "complete" vocabulary head, or with only its
                 "projection", as printed in Eq. 4.
+            sparse_normalization: Pass the weights of a text to the decoders unchanged ("none"), or divided by their
+                sum ("l1").
         """
         ae, sparse = bool(ae_dense or ae_sparse), bool(ae_sparse or ar_sparse)
+        of_sparse = sparse, "ae_sparse ar_sparse"
         refuse_idle(
             locals(),
             {
                 "decoder_mask_ratio": (ae, "ae_dense ae_sparse"),
                 "decoder_layers": (ae or bool(ar_dense or ar_sparse), "ae_dense ae_sparse ar_dense ar_sparse"),
-                "sparse_head": (sparse, "ae_sparse ar_sparse"),
+                "sparse_head": of_sparse,
+                "sparse_normalization": of_sparse,
             },
         )
         super().__init__(encoder, max_length)
@@ -105,6 +112,7 @@ class CoTMAEv2(Pretrainer):
         self.partners = partners
         self.both = directions == "both"
         self.sparse_head = sparse_head
+        self.normalization: Normalization = sparse_normalization
         self._check()
         self.masker = Masker(self.vocabulary, mask_ratio, whole_words)
         self.decoder_masker = Masker(self.vocabulary, decoder_mask_ratio, whole_words)
@@ -190,7 +198,7 @@ class CoTMAEv2(Pretrainer):
                 head = linear_head(head, states.last.shape[2], "pretrainer.sparse_head=complete")
             assert head is not None
             weights = max_saturated(states.last, head, text_mask(states))
-            vectors["sparse"] = project(weights, self.encoder.word_embeddings())
+            vectors["sparse"] = project(weights, self.encoder.word_embeddings(), self.normalization)
         return vectors
 
     def _views(self, decoder: str) -> list[str]:
@@ -212,9 +220,20 @@ class CoTMAEv2(Pretrainer):
             self.encoder.word_embeddings()
 
 
-def project(weights: Tensor, words: Tensor) -> Tensor:
-    """Project weights (batch, vocabulary) to (batch, width): the weighted sum of the words (vocabulary, width)."""
+def project(weights: Tensor, words: Tensor, normalization: Normalization = "none") -> Tensor:
+    """Project weights over the vocabulary to a vector: the weighted sum of the word embeddings.
+
+    Args:
+        weights: (batch, vocabulary).
+        words: (vocabulary, width), detached.
+        normalization: "l1" divides the weights of a text by their sum.
+
+    Returns:
+        (batch, width), float32.
+    """
     with torch.autocast(weights.device.type, enabled=False):
+        if normalization == "l1":
+            weights = weights / (weights.sum(dim=1, keepdim=True) + _LEAST_SUM)
         return weights @ words.detach().to(weights.dtype)
 
 

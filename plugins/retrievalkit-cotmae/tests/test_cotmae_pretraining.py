@@ -69,6 +69,8 @@ def test_weights_become_a_sum_of_words():
     words = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]], dtype=torch.float64, requires_grad=True)
     projected = project(weights, words)
     assert projected.tolist() == [[-1.5, 2.0]]
+    expected = torch.tensor([[-0.599976001, 0.7999680013]], dtype=torch.float64)
+    torch.testing.assert_close(project(weights, words, "l1"), expected, rtol=0, atol=1e-9)
     projected.sum().backward()
     assert (weights.grad.tolist(), words.grad) == ([[1.0, 2.0, 0.0]], None)
 
@@ -111,7 +113,7 @@ def decoded(decoder, vector, embeddings):
     return norm(decoder.norm, states) if decoder.causal else states
 
 
-def reference(pretrainer, batch, *, literal=False):
+def reference(pretrainer, batch, *, l1=False, literal=False):
     """Compute the terms with transformers' model, text by text, without padding, with all logits in memory."""
     model = pretrainer.encoder.model
     words = model.bert.embeddings.word_embeddings.weight.detach()
@@ -129,7 +131,8 @@ def reference(pretrainer, batch, *, literal=False):
         if literal:
             logits = hidden @ model.bert.embeddings.word_embeddings.weight.T + model.cls.predictions.bias
         sparse = torch.log(1 + torch.relu(logits[1:-1])).max(dim=0).values
-        for view, compressed in (("dense", hidden[0]), ("sparse", sparse @ words)):
+        vector = (sparse / (sparse.sum() + 1e-4) if l1 else sparse) @ words
+        for view, compressed in (("dense", hidden[0]), ("sparse", vector)):
             embeddings = model(masked[None], output_hidden_states=True).hidden_states[0][0]
             states = model.cls(decoded(pretrainer.decoders["ae"], compressed, embeddings))
             losses[f"ae_{view}"].append(cross_entropy(states, of_masked, reduction="none")[of_masked != -100])
@@ -144,6 +147,7 @@ def reference(pretrainer, batch, *, literal=False):
     [
         ({}, {}),
         ({"decoder_layers": 2, "directions": "one"}, {}),
+        ({"sparse_normalization": "l1"}, {"l1": True}),
         ({"sparse_head": "projection"}, {"literal": True}),
     ],
     ids=str,
@@ -248,6 +252,7 @@ def test_a_term_of_weight_0_is_not_computed(pretrainer_of, monkeypatch):
         (only("ar_dense") | {"decoder_mask_ratio": 0.3}, "decoder_mask_ratio=0.3 has no effect"),
         (only("encoder_mlm") | {"decoder_layers": 2}, "decoder_layers=2 has no effect"),
         (only("ae_dense") | {"sparse_head": "projection"}, "sparse_head=projection has no effect"),
+        (only("ar_dense") | {"sparse_normalization": "l1"}, "sparse_normalization=l1 has no effect"),
     ],
 )
 def test_wrong_options(pretrainer_of, options, message):

@@ -46,7 +46,7 @@ class Aggretriever(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,  # noqa: ARG002 - by contract
     ) -> LossValue:
-        """The loss of a batch, computed in float32 even under autocast."""
+        """Compute the loss of a batch, in float32 also under autocast."""
         parts = queries.parts
         if queries.vectors is None or not parts or parts != documents.parts:
             msg = (

@@ -186,7 +186,7 @@ class Aggretriever(Pooler):
             load_projections(encoder, {"cls": self.cls_projection, "term": self.term_projection})
 
     def forward(self, states: TokenStates, side: Side) -> Representation:
-        """(batch, 1, cls_dim + agg_dim); for documents, one vector from each layer, the highest first."""
+        """Return (batch, 1, cls_dim + agg_dim); for documents, a vector from each layer, the highest first."""
         vectors = []
         for layer in self._layers_of(side):
             columns = []
@@ -201,7 +201,7 @@ class Aggretriever(Pooler):
         return Representation(torch.stack(vectors, dim=1), kept=kept_vector, parts=self.parts)
 
     def terms(self, states: TokenStates, layer: int = -1) -> Tensor:
-        """v, the value of each vocabulary term for each text: (batch, vocabulary).
+        """Compute v, the value of each vocabulary term for each text: (batch, vocabulary).
 
         Args:
             states: The encoder's states, with the vocabulary head if the pooler uses it.
@@ -230,23 +230,23 @@ class Aggretriever(Pooler):
         return torch.where(padded, floored, values)
 
     def _pooled(self, states: TokenStates) -> Tensor:
-        """(batch, tokens) bool, True at the tokens pooled into the part "agg"."""
+        """Return (batch, tokens) bool, True at the tokens pooled into the part "agg"."""
         return text_mask(states) if self.text_only else _without_first(states, states.attention_mask)
 
     def _weights(self, hidden: Tensor) -> Tensor:
-        """(batch, tokens): the weight of each token."""
+        """Return the weight of each token: (batch, tokens)."""
         if self.term_projection is None:
             return hidden.new_ones(hidden.shape[:2])
         weights: Tensor = self.term_projection(hidden)[:, :, 0]
         return weights if self.signed else weights.abs()
 
     def _layers_of(self, side: Side) -> tuple[int, ...]:
-        """The layers that contribute a vector to texts of that side, in the current mode."""
+        """Return the layers that contribute a vector to texts of that side, in the current mode."""
         if side == "query" or (self.keep == "last" and not self.training):
             return (self.info.layers,)
         return self.layers
 
 
 def _without_first(states: TokenStates, mask: Tensor) -> Tensor:
-    """The mask (batch, tokens) without each text's first real token, [CLS]."""
+    """Return the mask (batch, tokens) without each text's first real token, [CLS]."""
     return mask.bool().scatter(1, states.first[:, None], value=False)

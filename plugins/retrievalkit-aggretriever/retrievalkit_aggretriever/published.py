@@ -1,4 +1,4 @@
-"""Loads the projections that published Aggretriever checkpoints store with the model, in either of two layouts.
+"""Projections that published Aggretriever checkpoints store with the model, in either of two layouts.
 
 castorini/aggretriever-*    one weights file (model.safetensors or pytorch_model.bin) with the model under the
                             prefix "encoder.", and cls_proj.{weight,bias}, tok_proj.{weight,bias}
@@ -48,7 +48,7 @@ def load_projections(encoder: Encoder, wanted: Mapping[str, nn.Linear | None]) -
 
 
 def _published(encoder: Encoder) -> dict[str, Tensors]:
-    """The projections by part; empty if the model is not an Aggretriever checkpoint."""
+    """Return the projections by part; empty if the model is not an Aggretriever checkpoint."""
     # Both layouts always have token weights, and other checkpoints never do.
     if path := encoder.file(_SEPARATE_FILES["term"]):
         files = {part: encoder.file(name) for part, name in _SEPARATE_FILES.items()}
@@ -62,7 +62,7 @@ def _published(encoder: Encoder) -> dict[str, Tensors]:
 
 
 def _tied(path: Path) -> Tensors:
-    """The projection in a file that stores it twice, for queries and for passages."""
+    """Return the projection of a file that stores it twice, for queries and for passages."""
     tensors = _read(path)
     query, passage = _under("linear_q.", tensors), _under("linear_p.", tensors)
     if any(not torch.equal(query[name], other) for name, other in passage.items() if name in query):
@@ -79,7 +79,7 @@ def _under(prefix: str, tensors: Tensors) -> Tensors:
 
 
 def _read(path: Path, prefixes: tuple[str, ...] = ("",)) -> Tensors:
-    """The tensors of a file whose names have a prefix. Only tensors are ever unpickled."""
+    """Return the tensors of a file whose names have a prefix; only tensors are ever unpickled."""
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:

@@ -29,7 +29,7 @@ DROP_LIMIT = 1_000
 
 @dataclass(frozen=True)
 class Table:
-    """The layout of a vocabulary in columns.
+    """Layout of a vocabulary in columns.
 
     Attributes:
         vocabulary: Number of terms.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation
+from retrievalkit.contracts.models import to_device
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError
 from retrievalkit.scoring.rule import check_comparable
@@ -56,26 +57,25 @@ def top_k(
     parts: list[tuple[QueryPart, Best]] = []
     scratch = Scratch()
 
-    def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
+    def score_block(documents: Documents, dropped: Tensor | None, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
         block = documents.block
-        kept = None if mask is None else torch.from_numpy(mask[block.first : block.first + block.texts])
         if part.side is not None and documents.side is not None:
             rows, lexical, slack = part.rough_scores(documents, scratch)
-            _mask(rows, kept, documents.texts_of_rows())
+            _drop(rows, dropped)
 
             def exact(rows: Tensor, columns: Tensor) -> Tensor:
                 return part.scores_of_pairs(documents, rows, columns, lexical)
 
-            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors, slack=slack, exact=exact)
+            best.offer(rows, block.first, documents.texts_of_rows, block.most_vectors, slack=slack, exact=exact)
         elif part.single and documents.weights is None:
             # A document has the score of its best vector, so vectors can be filtered before they are grouped.
             rows = part.row_scores(documents, scratch)
-            _mask(rows, kept, documents.texts_of_rows())
-            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
+            _drop(rows, dropped)
+            best.offer(rows, block.first, documents.texts_of_rows, block.most_vectors)
         else:
             scores = part.document_scores(documents, scratch)
-            _mask(scores, kept, None)
+            _drop(scores, dropped)
             best.offer(scores, block.first)
 
     with torch.no_grad(), Workers(len(queries), queries.device) as working:
@@ -86,16 +86,20 @@ def top_k(
                 parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
             grouped = block.weights is not None or not is_single(queries)
             ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
-            working.start(partial(score_block, ready), parts)
+            dropped = None
+            if mask is not None:
+                texts = ~mask[block.first : block.first + block.texts]
+                columns = torch.from_numpy(texts if grouped else np.repeat(texts, block.counts))
+                dropped = to_device(columns, queries.device)
+            working.start(partial(score_block, ready, dropped), parts)
         results = working.finish(lambda one: one[1].result(), parts)
     return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
 
 
-def _mask(scores: Tensor, kept: Tensor | None, texts: Tensor | None) -> None:
-    """Set the scores of texts that are not kept to -inf; `texts` has each column's text, None = its own number."""
-    if kept is not None:
-        dropped = ~(kept if texts is None else kept[texts.cpu()])
-        scores.masked_fill_(dropped.to(scores.device), float("-inf"))
+def _drop(scores: Tensor, dropped: Tensor | None) -> None:
+    """Set the scores of dropped columns to -inf."""
+    if dropped is not None:
+        scores.masked_fill_(dropped, float("-inf"))
 
 
 def _without_empty_mask(queries: Representation) -> Representation:

@@ -6,12 +6,14 @@ into parts so that the scores of a part with a block form one tile, and each thr
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,7 +24,6 @@ from retrievalkit.contracts import Representation
 from retrievalkit.contracts.models import to_device
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.scoring import bf16_filter
-from retrievalkit.scoring.topk import greatest_of_each
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
@@ -62,14 +63,17 @@ class DeviceWeights(NamedTuple):
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, weights: Any, device: torch.device | str) -> DeviceWeights:
-        """Copy weights, scipy CSR or CSC, to a device, unless they are there."""
+    def of(cls, weights: Any) -> DeviceWeights:
+        """Convert scipy CSR or CSC, unless it is converted."""
         if isinstance(weights, cls):
             return weights
         rows = weights.tocsr()
         arrays = rows.indptr.astype(np.int32), rows.indices.astype(np.int32), rows.data.astype(np.float32)
-        starts, terms, values = (to_device(torch.from_numpy(one), device) for one in arrays)
-        return cls(starts, terms, values, rows.shape)
+        return cls(*map(torch.from_numpy, arrays), rows.shape)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> DeviceWeights:
+        """Apply a function to the tensors, such as a copy to a device."""
+        return DeviceWeights(function(self.starts), function(self.terms), function(self.values), self.shape)
 
 
 @dataclass
@@ -98,6 +102,7 @@ class Documents:
         cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
     ) -> Documents:
         """Prepare a block for these queries, padded to `width` vectors; `grouped` to score texts, not vectors."""
+        move = partial(to_device, device=queries.device)
         side = None
         if (
             block.vectors is not None
@@ -107,29 +112,29 @@ class Documents:
             side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
         vectors = None
         if side is None and block.vectors is not None:
-            vectors = torch.as_tensor(block.vectors).to(queries.device).to(dtype)
+            vectors = move(torch.as_tensor(block.vectors)).to(dtype)
             if len(vectors) < width:
                 vectors = torch.nn.functional.pad(vectors, (0, 0, 0, width - len(vectors)))
         groups: list[tuple[Tensor, Tensor]] = []
         by_key = None
         if block.keys is not None:
-            keys, rows = torch.from_numpy(block.keys.astype(np.int64)).to(queries.device).sort(stable=True)
-            texts = torch.from_numpy(np.repeat(np.arange(block.texts), block.counts)).to(queries.device)
-            by_key = keys, rows, texts[rows]
+            keys, rows = move(torch.as_tensor(block.keys)).long().sort(stable=True)
+            by_key = keys, rows, move(torch.from_numpy(np.repeat(np.arange(block.texts), block.counts)))[rows]
         elif vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
             size = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
             groups = list(_groups_of_texts(block, vectors, size))
         weights = block.weights
         if weights is not None:
-            weights = weights.tocsc() if queries.device.type == "cpu" else DeviceWeights.of(weights, queries.device)
+            weights = weights.tocsc() if queries.device.type == "cpu" else DeviceWeights.of(weights).mapped(move)
         return cls(block, side, vectors, groups, weights, by_key)
 
+    @cached_property
     def texts_of_rows(self) -> Tensor | None:
         """(rows,) each vector's text, as a position in the block; None if each text has one vector."""
         if self.block.vectors is None or self.block.most_vectors == 1:
             return None
         texts = torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts))
-        return texts if self.vectors is None else texts.to(self.vectors.device)
+        return texts if self.vectors is None else to_device(texts, self.vectors.device)
 
 
 def is_single(queries: Representation) -> bool:
@@ -166,7 +171,10 @@ def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator
         fits = int((counts[order] * np.arange(1, len(order) + 1) <= rows).sum())
         some, order = order[: max(1, fits)], order[max(1, fits) :]
         places = np.minimum(np.arange(counts[some[-1]]), counts[some][:, None] - 1) + block.starts[some][:, None]
-        yield torch.from_numpy(some).to(vectors.device), _enough(vectors[torch.from_numpy(places).to(vectors.device)])
+        yield (
+            to_device(torch.from_numpy(some), vectors.device),
+            _enough(vectors[to_device(torch.from_numpy(places), vectors.device)]),
+        )
 
 
 def _enough(vectors: Tensor) -> Tensor:
@@ -275,17 +283,23 @@ class QueryPart:
         counts = torch.searchsorted(keys, asked, right=True) - first  # (count * m,)
         if self.mask is not None:
             counts = counts * self.mask.flatten()
-        size = max(1, KEYED_NUMBERS // documents.vectors.shape[1])
-        lengths = torch.unique_consecutive(counts.cumsum(0) // size, return_counts=True)[1].tolist()
-        numbers = torch.arange(len(counts), device=self.device)
-        best = torch.zeros(documents.block.texts, len(counts), device=self.device)
-        for some, starts, sizes in zip(*(torch.split(one, lengths) for one in (numbers, first, counts)), strict=True):
+        ends = counts.cumsum(0)
+        totals = ends.tolist()
+        best = torch.full((documents.block.texts * len(counts),), float("-inf"), device=self.device)
+        size = (KEYED_NUMBERS if self.device.type == "cpu" else GPU_TILE // 4) // documents.vectors.shape[1]
+        start = 0
+        while start < len(counts):
+            before = totals[start - 1] if start else 0
+            end = max(start + 1, bisect.bisect_right(totals, before + size))
+            sizes, pairs = counts[start:end], totals[end - 1] - before
             # Pairs of a query's vector and a document's vector, as positions in the inverted lists.
-            queries, before = some.repeat_interleave(sizes), sizes.cumsum(0) - sizes
-            places = torch.arange(len(queries), device=self.device) + (starts - before).repeat_interleave(sizes)
-            products = (self.vectors[queries] * documents.vectors[rows[places]]).sum(dim=1, dtype=torch.float32)
-            queries, of_texts, greatest = greatest_of_each(queries, texts[places], products)
-            best[of_texts, queries] = greatest
+            offset = (first - ends + counts)[start:end].repeat_interleave(sizes, output_size=pairs)
+            places = torch.arange(before, before + pairs, device=self.device) + offset
+            numbers = torch.arange(start, end, device=self.device).repeat_interleave(sizes, output_size=pairs)
+            products = (self.vectors[numbers] * documents.vectors[rows[places]]).sum(dim=1, dtype=torch.float32)
+            best.scatter_reduce_(0, texts[places] * len(counts) + numbers, products, "amax")
+            start = end
+        best.masked_fill_(best == float("-inf"), 0.0)
         return best.view(-1, self.count, self.m).sum(dim=2).T
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:

@@ -47,10 +47,11 @@ from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Allowed, Progress, Representation
 from retrievalkit.data.spans import Document
 from retrievalkit.data.tokenized_text import Pieces
-from retrievalkit.data.vectors import VectorBlock
+from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.models.precision import autocast
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import top_k
+from retrievalkit.scoring.device_blocks import DeviceBlocks
 from retrievalkit.training import processes
 from retrievalkit.training.loop import Loop
 from retrievalkit.training.pretraining import part_of
@@ -83,6 +84,37 @@ if not torch.cuda.is_available():
     torch.cuda.mem_get_info = lambda device=None: (80 << 30, 80 << 30)
     for method in ("untyped_storage", "data_ptr", "__reduce_ex__"):  # files are written from the data
         setattr(simulated.Sim, method, lambda self, *rest, method=method: getattr(self._real, method)(*rest))
+
+    class Stream:
+        """A stream whose copies arrive when another stream waits for them: until then, the values are wrong."""
+
+        def __init__(self) -> None:
+            self.pending: list[tuple[Tensor, Tensor]] = []
+
+        def wait_stream(self, other: Stream) -> None: ...
+
+        def record_event(self) -> list[tuple[Tensor, Tensor]]:
+            pending, self.pending = self.pending, []
+            return pending
+
+        def wait_event(self, pending: list[tuple[Tensor, Tensor]]) -> None:
+            for copied, values in pending:
+                copied._real.copy_(values)
+
+    @contextmanager
+    def entered(stream: Stream) -> Iterator[None]:
+        to = Tensor.to
+
+        def late(tensor: Tensor, *arguments: Any, **options: Any) -> Tensor:
+            copied = to(tensor, *arguments, **options)
+            stream.pending.append((copied, copied._real.clone()))
+            copied._real.zero_()
+            return copied
+
+        with mock.patch.object(Tensor, "to", late):
+            yield
+
+    torch.cuda.Stream, torch.cuda.stream, torch.cuda.current_stream = Stream, entered, Stream
 
 
 class Setting:
@@ -172,21 +204,10 @@ def search_equals_cpu(setting: Setting, pooler: str) -> Figures:
 
 def index_equals_cpu(setting: Setting, kind: str) -> Figures:
     """Hits of blocks that are copied, of blocks that stay on the device, and of half of the texts."""
-    draw, texts = np.random.default_rng(1), 500
-    counts = draw.integers(1, 4, texts) if kind == "vectors" else np.ones(texts, int)
-    vectors = None if kind == "weights" else vector_folders.drawn(counts.sum())
-    weights, terms = (vector_folders.drawn_weights(draw, rows) for rows in (texts, 60))
-    with_weights = {"weights": None if kind == "vectors" else weights}
-    store = vector_folders.write(setting.folder / kind, vectors=vectors, counts=counts, shard=200, **with_weights)
-    asked = Representation(
-        None if vectors is None else torch.from_numpy(vector_folders.drawn(60, seed=2))[:, None],
-        weights=None if kind == "vectors" else torch.from_numpy(terms),
-    )
-    cpu, gpu = (
-        vector_folders.opened("flat", store, setting.folder / f"{kind}-{device}", device=device)
-        for device in ("cpu", "cuda")
-    )
-    half = Allowed([f"t{row}" for row in range(0, texts, 2)], texts)
+    folder, asked = setting.folder / kind, queries_of(kind)
+    store = stored(folder, kind, blocks=3)
+    cpu, gpu = (vector_folders.opened("flat", store, folder / device, device=device) for device in ("cpu", "cuda"))
+    half = Allowed([f"t{row}" for row in range(0, len(store), 2)], len(store))
     with mock.patch.object(torch.cuda, "mem_get_info", return_value=(0, 1)):
         hits = [(gpu.search(asked, 10), cpu.search(asked, 10))]
     copies = [copies_to_device(lambda: hits.append((gpu.search(asked, 10), hits[0][1]))) for _ in range(2)]
@@ -195,6 +216,26 @@ def index_equals_cpu(setting: Setting, kind: str) -> Figures:
     assert simulated is None or copies[1] < copies[0]
     pairs = [(torch.from_numpy(np.concatenate(one)) for one in (found[1], best[1])) for found, best in hits]
     return {"difference": at_most(1e-5, *(relative(*pair) for pair in pairs)), "copies": copies}
+
+
+def stored(folder: Path, kind: str, blocks: int) -> VectorStore:
+    """Blocks of 200 texts with one to three vectors, keys, weights, or both a vector and weights."""
+    draw, texts = np.random.default_rng(1), 200 * blocks
+    counts = draw.integers(1, 4, texts) if kind in ("vectors", "keys") else np.ones(texts, int)
+    vectors = None if kind == "weights" else vector_folders.drawn(counts.sum())
+    weights = vector_folders.drawn_weights(draw, texts) if kind in ("weights", "both") else None
+    keys = draw.integers(0, 9, counts.sum()) if kind == "keys" else None
+    return vector_folders.write(folder, vectors=vectors, counts=counts, weights=weights, keys=keys, shard=200)
+
+
+def queries_of(kind: str) -> Representation:
+    """60 queries with one vector, four with keys, weights, or both."""
+    draw, m = np.random.default_rng(2), 4 if kind == "keys" else 1
+    return Representation(
+        None if kind == "weights" else torch.from_numpy(vector_folders.drawn(60 * m, seed=2)).view(60, m, -1),
+        weights=torch.from_numpy(vector_folders.drawn_weights(draw, 60)) if kind in ("weights", "both") else None,
+        keys=torch.from_numpy(draw.integers(0, 12, (60, m))) if kind == "keys" else None,
+    )
 
 
 def copies_to_device(compute: Callable[[], object]) -> int:
@@ -311,12 +352,24 @@ def pretraining_synchronises(setting: Setting, name: str) -> Figures:
     return synchronisations_per_batch(lambda steps: rk.pretrain(**run, steps=steps, overwrite=True))
 
 
-def synchronisations_per_batch(compute: Callable[[int], object], micro_batches: int = 1) -> Figures:
+def search_synchronises(setting: Setting, kind: str) -> Figures:
+    """Per block: once for the hits, and for the first blocks also to merge them."""
+    folder, asked = setting.folder / f"counted-{kind}", queries_of(kind)
+
+    def search(blocks: int) -> None:
+        blocks_on_device = DeviceBlocks(stores[blocks], torch.float32)
+        top_k(asked.to(CUDA), blocks_on_device, 10, width=blocks_on_device.width)
+
+    stores = {blocks: stored(folder / str(blocks), kind, blocks) for blocks in (2, 6)}
+    return synchronisations_per_batch(search, limit=2.0)
+
+
+def synchronisations_per_batch(compute: Callable[[int], object], micro_batches: int = 1, limit: float = 1.0) -> Figures:
     """Count those of 2 and of 6 batches: the difference is without what happens once."""
     few, many = (counted_synchronisations(lambda batches=batches: compute(batches)) for batches in (2, 6))
     batches, more = 4 * micro_batches, many - few
     lines = {line: count / batches for line, count in more.most_common(5)}
-    return {"per_batch": at_most(1.0, more.total() / batches), "lines": lines}
+    return {"per_batch": at_most(limit, more.total() / batches), "lines": lines}
 
 
 def counted_synchronisations(compute: Callable[[], object]) -> Counter[str]:
@@ -541,7 +594,8 @@ def at_most(limit: float, *values: float) -> float:
     return max(values)
 
 
-KINDS = ("encoder, bf16", "encoder, fp32", "decoder with LoRA, bf16", "decoder with LoRA, checkpoint_activations")
+KINDS = ("vectors", "keys", "weights", "both")
+TRAININGS = ("encoder, bf16", "encoder, fp32", "decoder with LoRA, bf16", "decoder with LoRA, checkpoint_activations")
 POOLERS, PRETRAINERS = registry.names("pooler"), registry.names("pretrainer")
 # A check, its cases, and whether it needs a real device.
 CHECKS: list[tuple[Callable[..., Figures], Sequence[tuple[str, ...]], bool]] = [
@@ -549,16 +603,17 @@ CHECKS: list[tuple[Callable[..., Figures], Sequence[tuple[str, ...]], bool]] = [
     (loss_equals_cpu, [*product(registry.names("loss"), PRECISIONS)], False),
     (pretraining_equals_cpu, [*product(PRETRAINERS, PRECISIONS)], False),
     (search_equals_cpu, [("mean",), ("colbert",), ("dense_sparse",)], False),
-    (index_equals_cpu, [("vectors",), ("weights",), ("both",)], False),
+    (index_equals_cpu, [*product(KINDS)], False),
     (caching_equals_plain_step, [*product(POOLERS, PRECISIONS)], False),
     (loaded_equals_saved, [*product(POOLERS)], False),
     (training_resumes, [*product(PRECISIONS)], False),
     (nccl_collectives, [()], True),
     (sharded_step_equals_plain, [()], True),
+    (search_synchronises, [*product(KINDS)], False),
     (encoding_synchronises, [*product(POOLERS)], False),
     (training_synchronises, [*product(("plain", "cached"), ("mean", "dense_sparse"))], False),
     (pretraining_synchronises, [*product(PRETRAINERS)], False),
-    (memory_is_as_calculated, [*product(KINDS)], False),
+    (memory_is_as_calculated, [*product(TRAININGS)], False),
     (encoding_rate, [("mean",), ("dense_sparse",), ("aggretriever",)], True),
     (cached_batch_rate, [()], True),
     (pretraining_rate, [*product(PRETRAINERS)], True),

@@ -47,7 +47,7 @@ _WORK = ".changing"
 
 _OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
 _Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any, "np.ndarray | None"]
-"""Ids, vectors, number of vectors per text, weights."""
+"""Ids, vectors, number of vectors per text, weights, keys."""
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions", "compressor")
 
 
@@ -110,7 +110,7 @@ def change_index(
         msg = "there is nothing to change. Set add, delete or compact."
         raise OptionError(msg)
     if mirror and add is None:
-        msg = "mirror deletes the texts that are not in the passages of add. Set add too, or leave it out."
+        msg = "mirror deletes the texts that are not in the passages of add. Set add too, or leave mirror out."
         raise OptionError(msg)
     with storage.held(folder):
         storage.restore(folder)
@@ -226,7 +226,7 @@ def _add_and_delete(
     numbers: dict[str, list[int]] = {}
     for part in filter(None, map(PART.fullmatch, input_ids)):
         numbers.setdefault(part[1], []).append(int(part[2]))
-    whole = {document: len(some) for document, some in numbers.items() if len(some) == max(some)}
+    whole = {document: len(own) for document, own in numbers.items() if len(own) == max(own)}
     to_delete |= {
         part[0] for part in filter(None, map(PART.fullmatch, digests)) if int(part[2]) > whole.get(part[1], math.inf)
     }
@@ -258,7 +258,7 @@ def _add_and_delete(
     if added and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
         named = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
-        msg = f"'{index.folder}' is built from all texts at once (indexer '{name}', {named}). Index the whole corpus."
+        msg = f"'{index.folder}' is built from all texts together (indexer '{name}', {named}). Index the whole corpus."
         raise UnsupportedError(msg)
     if added and vectors is None:
         assert texts is not None
@@ -289,7 +289,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
             names.append(name)
         elif name.endswith(".parquet") or files.first_character(name) in ("{", "[") or table_of(name, corpus_table):
             names += open_corpus(name).ids()
-        else:  # one id per line
+        else:  # an id per line
             names += [line.text for line in files.filled_lines(name)]
     unknown = [name for name in names if name not in known]
     if unknown and repeated:
@@ -312,8 +312,7 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
         msg = f"the vectors of '{vectors}' and '{index.folder}' are not comparable. Add the passages instead."
         raise ArtifactError(msg)
     stored = joined_vectors(index.folder, index.manifest)
-    sizes = {(one.dim, one.vocabulary, one.keyed) for one in (store, stored or store)}
-    if len(sizes) > 1:
+    if stored and (store.dim, store.vocabulary, store.keyed) != (stored.dim, stored.vocabulary, stored.keyed):
         msg = f"'{vectors}' has vectors of size {store.dim or store.vocabulary:,}{', with keys' * store.keyed}; "
         msg += f"'{index.folder}' has others."
         raise ArtifactError(msg)
@@ -370,7 +369,7 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))
     if manifest["checkpoint"]["fingerprint"] != checkpoint["fingerprint"]:
-        msg = f"'{place}' is another model than the one that encoded '{index.folder}'. Set --model to that model."
+        msg = f"'{place}' is not the model that encoded '{index.folder}'. Set --model to the model that did."
         raise ArtifactError(msg)
     return output
 

@@ -64,7 +64,7 @@ class OpenIndex:
 
     @property
     def needs_encoding(self) -> bool:
-        """True if the indexer searches for encoded queries, not for texts."""
+        """True if the queries of the index are encoded, False if they are texts."""
         return self.indexer.indexes == "vectors"
 
     @property

@@ -100,9 +100,11 @@ class Vectors:
         stacked = vstack(weights, format="csr") if weights else None
         if len({array.shape[1:] for array in arrays}) <= 1 and all(part.counts is None for part in parts):
             return cls(ids, np.concatenate(arrays) if arrays else None, None, stacked, dimensions)
-        own = zip(parts, arrays, strict=True)
-        counts = [np.full(len(one.ids), array.shape[1]) if one.counts is None else one.counts for one, array in own]
-        rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in arrays])
+        pairs = zip(parts, arrays, strict=True)
+        counts = [
+            np.full(len(part.ids), array.shape[1]) if part.counts is None else part.counts for part, array in pairs
+        ]
+        rows = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
         keys = [part.keys for part in parts if part.keys is not None]
         return cls(ids, rows, np.concatenate(counts), stacked, dimensions, np.concatenate(keys) if keys else None)
 
@@ -122,7 +124,7 @@ class Vectors:
             if counts is not None:
                 first, counts = int(counts[:start].sum()), counts[part]
                 rows = slice(first, first + int(counts.sum()))
-            vectors, keys = (None if one is None else one[rows] for one in (self.vectors, self.keys))
+            vectors, keys = (None if array is None else array[rows] for array in (self.vectors, self.keys))
             weights = None if self.weights is None else self.weights[part]
             writer.write_shard(number, self.ids[part], vectors, counts=counts, weights=weights, keys=keys)
         written, files = writer.finish(), writer.checksums()
@@ -186,13 +188,13 @@ class Vectors:
         weights = None if self.weights is None else torch.from_numpy(self.weights.toarray())
         if self.vectors is None:
             return Representation(weights=weights)
-        vectors, keys = (None if one is None else torch.from_numpy(one) for one in (self.vectors, self.keys))
+        vectors, keys = (None if array is None else torch.from_numpy(array) for array in (self.vectors, self.keys))
         if self.counts is None:
             return Representation(vectors, weights=weights, keys=keys)
         lengths = self.counts.tolist()
         padded, padded_keys = (
-            None if one is None else torch.nn.utils.rnn.pad_sequence(list(torch.split(one, lengths)), batch_first=True)
-            for one in (vectors, keys)
+            None if rows is None else torch.nn.utils.rnn.pad_sequence(list(rows.split(lengths)), batch_first=True)
+            for rows in (vectors, keys)
         )
         mask = torch.arange(max(lengths)) < torch.from_numpy(self.counts)[:, None]
         return Representation(padded, mask, weights, keys=padded_keys)

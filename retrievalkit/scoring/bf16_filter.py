@@ -63,7 +63,7 @@ class Side:
         norm = max(norms) * 1.001
         if not norm < _LARGEST_NORM:
             return cls(exact, single, norm, 0.0)
-        # About twice the real distance, which would take longer to compute than it saves.
+        # About twice the real distance, whose computation would take longer than it saves.
         distance = _BF16_ERROR * norm + exact.shape[1] * _SMALLEST if in_bf16 else 0.0
         return cls(exact, rounded, norm, distance)
 
@@ -86,10 +86,10 @@ class Slack:
 
 
 def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> Slack:
-    """The error bound of rough products.
+    """The error bound of rough products, by Cauchy-Schwarz.
 
-    By Cauchy-Schwarz, for rounding the vectors, and for adding up `dim` products twice: roughly and exactly.
-    `added_to` are the rough products, if numbers with an error of at most `documents.adding` are then added to them.
+    It covers rounding the vectors, and summing `dim` products twice: roughly and exactly. `added_to` are the rough
+    products if numbers with an error of at most `documents.adding` will be added to them.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
@@ -114,13 +114,12 @@ def of_adding(numbers: int, largest: float) -> float:
 
 def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
     """Write the rough products to `tile`, (queries, documents) in the format of the documents."""
-    asked = queries.rough.to(tile.dtype)
-    return torch.mm(asked, documents.rough.T, out=tile)
+    return torch.mm(queries.rough.to(tile.dtype), documents.rough.T, out=tile)
 
 
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """(pairs,) float32: the exact inner products of queries `rows`, ascending, with documents `columns`."""
-    found = np.empty(len(rows), dtype=np.float32)
+    products = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
     # Query by query instead of pair by pair, so that only documents are copied.
     for start, end in itertools.pairwise([*cuts, len(rows)]):
@@ -128,8 +127,8 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
         for first in range(start, end, PAIRS):
             part = slice(first, min(first + PAIRS, end))
             # Twice as fast as documents[columns[part]].
-            found[part] = of_query(query, documents.take(columns[part], axis=0, mode="clip"))
-    return found
+            products[part] = of_query(query, documents.take(columns[part], axis=0, mode="clip"))
+    return products
 
 
 def of_query(query: np.ndarray, documents: np.ndarray) -> np.ndarray:

@@ -44,8 +44,8 @@ def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: 
     """
     if not isinstance(head, VocabularyHead) or head.weight.shape[1] != width:
         msg = (
-            f"the vocabulary head is to be its projection alone, which multiplies hidden states of size {width}, but "
-            f"this model's head has no such projection. Set {otherwise}."
+            "the options select the projection of the vocabulary head, without its other layers, and this model's head "
+            f"has no projection of hidden states of size {width}. Set {otherwise}."
         )
         raise UnsupportedError(msg)
     return VocabularyHead(nn.Identity(), head.weight, head.bias)
@@ -112,7 +112,7 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
     scale = None if weights is None else weights[mask]
     inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
     owner, texts = mask.nonzero()[:, 0], len(mask)
-    if not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs)):
+    if not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)):
         return _maxima(_Projection(_product_dtype(inputs[0]), *inputs[:3]), scale, owner, texts)
     pooled: Tensor = _MaxOfProjection.apply(*inputs, owner, texts)  # type: ignore[no-untyped-call]
     return pooled
@@ -134,7 +134,7 @@ def _maxima(
     for start in range(0, len(owner), projection.most):
         tokens = slice(start, start + projection.most)
         # The texts of these tokens, and the number of tokens of each.
-        owners, counts = (one.tolist() for one in torch.unique_consecutive(owner[tokens], return_counts=True))
+        owners, counts = (part.tolist() for part in torch.unique_consecutive(owner[tokens], return_counts=True))
         values, first = projection.logits(tokens), tokens.start
         if winner is not None or scale is not None:
             values = values.to(projection.wide)
@@ -174,10 +174,11 @@ class _MaxOfProjection(torch.autograd.Function):
         *inputs, winner = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
         if inputs[3] is None:
-            found = _of_logits(gradient, winner, inputs, needed)
+            gradients = _of_logits(gradient, winner, inputs, needed)
         else:
-            found = _of_weighted(gradient, winner, _Projection(ctx.dtype, *inputs[:3]), inputs, needed)
-        return *(None if one is None else one.to(of.dtype) for one, of in zip(found, inputs, strict=True)), None, None
+            gradients = _of_weighted(gradient, winner, _Projection(ctx.dtype, *inputs[:3]), inputs, needed)
+        pairs = zip(gradients, inputs, strict=True)
+        return *(None if own is None else own.to(tensor.dtype) for own, tensor in pairs), None, None
 
 
 def _greatest_of_texts(
@@ -200,8 +201,8 @@ def _greatest_of_texts(
         for first in range(0, texts, size):
             best: Tensor | None = None
             for token in range(0, tokens, most):
-                some = slice(first, first + size), slice(token, token + most)
-                own = states[some], None if scale is None else scale[some], mask[some]
+                part = slice(first, first + size), slice(token, token + most)
+                own = states[part], None if scale is None else scale[part], mask[part]
                 if scale is None:
                     tile = greatest(*own)
                 else:
@@ -264,8 +265,8 @@ def _of_weighted(
 def _zeros(inputs: Sequence[Tensor | None], needed: Sequence[bool], dtype: torch.dtype) -> list[Tensor | None]:
     """Zeros to accumulate the gradients in; None for inputs that need no gradient."""
     return [
-        torch.zeros_like(one, dtype=dtype) if one is not None and wanted else None
-        for one, wanted in zip(inputs, needed, strict=False)
+        torch.zeros_like(tensor, dtype=dtype) if tensor is not None and gradient else None
+        for tensor, gradient in zip(inputs, needed, strict=False)
     ]
 
 
@@ -309,13 +310,13 @@ def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor,
         (n,) tokens, n at most `most`; and for each of their entries: position among the n, term and gradient.
     """
     for first in range(0, len(gradient), most):
-        some, of = gradient[first : first + most], winner[first : first + most]
-        texts, terms = some.nonzero(as_tuple=True)
-        winners, order = of[texts, terms].sort(stable=True)
+        part = gradient[first : first + most]
+        texts, terms = part.nonzero(as_tuple=True)
+        winners, order = winner[first : first + most][texts, terms].sort(stable=True)
         tokens, rows = torch.unique_consecutive(winners, return_inverse=True)
         sizes = torch.bincount(rows // most, minlength=1).tolist()
-        entries = (rows % most, terms[order], some[texts, terms][order])
-        yield from zip(tokens.split(most), *(one.split_with_sizes(sizes) for one in entries), strict=True)
+        entries = (rows % most, terms[order], part[texts, terms][order])
+        yield from zip(tokens.split(most), *(entry.split_with_sizes(sizes) for entry in entries), strict=True)
 
 
 def _most_tokens(weight: Tensor) -> int:
@@ -385,8 +386,8 @@ class _Projected(torch.autograd.Function):
         device, exact = states.device.type, torch.promote_types(states.dtype, torch.float32)
         computed = _product_dtype(states)  # as autocast would choose, once for all tiles
         tile = max(1, (CPU_LOSS_TILE if device == "cpu" else GPU_LOSS_TILE) // len(weight))
-        wanted = (states, weight, bias)
-        gradients = _zeros(wanted, ctx.needs_input_grad, exact)
+        inputs = (states, weight, bias)
+        gradients = _zeros(inputs, ctx.needs_input_grad, exact)
         total = states.new_zeros((), dtype=exact)
         with torch.autocast(device, enabled=False):
             projection = _Projection(computed, states, weight, None)
@@ -402,14 +403,14 @@ class _Projected(torch.autograd.Function):
                     at_logits[torch.arange(len(at_logits), device=states.device), targets[part]] -= 1.0
                     projection.back(at_logits, part, *gradients)
         ctx.save_for_backward(*gradients)
-        ctx.rows, ctx.kinds = len(states), [None if one is None else one.dtype for one in wanted]
+        ctx.rows, ctx.dtypes = len(states), [None if tensor is None else tensor.dtype for tensor in inputs]
         return total / len(states)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
-        found = [
-            None if gradient is None else (gradient * (of_loss / ctx.rows)).to(kind)
-            for gradient, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)
+        gradients = [
+            None if gradient is None else (gradient * (of_loss / ctx.rows)).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return (*found, None)
+        return (*gradients, None)

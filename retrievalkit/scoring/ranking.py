@@ -20,7 +20,7 @@ from retrievalkit.scoring.tiles import LEAST_ROWS, Documents, QueryPart, Scratch
 from retrievalkit.scoring.topk import Best
 
 # Vectors read at a time to score candidates.
-TAKEN = 1 << 16
+VECTORS_READ = 1 << 16
 
 
 def top_k(
@@ -32,7 +32,7 @@ def top_k(
     dtype: torch.dtype = torch.float32,
     mask: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The exact top-k documents of each query, the same as from sorting all `scores`.
+    """Return the exact top-k documents of each query, as sorting all `scores` would.
 
     Ties are in document order. With weights only, documents that share no term with a query are not returned.
 
@@ -82,8 +82,8 @@ def top_k(
         for block in blocks:
             check_comparable(queries, block)
             if not parts:
-                found = query_parts(queries, max(width, block.rows), dtype)
-                parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
+                split = query_parts(queries, max(width, block.rows), dtype)
+                parts = [(part, Best(part.count, k, queries.device, least)) for part in split]
             grouped = block.weights is not None or not is_single(queries)
             ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
             dropped = None
@@ -92,7 +92,7 @@ def top_k(
                 columns = torch.from_numpy(texts if grouped else np.repeat(texts, block.counts))
                 dropped = to_device(columns, queries.device)
             working.start(partial(score_block, ready, dropped), parts)
-        results = working.finish(lambda one: one[1].result(), parts)
+        results = working.finish(lambda searched: searched[1].result(), parts)
     return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
 
 
@@ -132,30 +132,30 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
         For each query, (texts,) float32 scores, NaN for -1.
     """
     queries = _without_empty_mask(queries)
-    found = []
+    all_scores = []
     with torch.no_grad():
-        for group in _in_groups([len(rows) for rows in texts], TAKEN // max(1, store.most_vectors)):
-            wanted = np.unique(np.concatenate([texts[query] for query in group]))
-            wanted = wanted[wanted >= 0]
-            taken = store.take(wanted)
-            check_comparable(queries, taken)
-            for query in group:
-                there = texts[query] >= 0
-                scores = np.full(len(there), np.nan, dtype=np.float32)
-                if there.any():
-                    block = taken.take(np.searchsorted(wanted, texts[query][there]))
-                    one = queries.rows(slice(query, query + 1))
-                    ready = Documents.ready(block, one, torch.float32)
-                    scores[there] = QueryPart(one, torch.float32).document_scores(ready, Scratch())[0].numpy()
-                found.append(scores)
-    return found
+        for group in _in_groups([len(rows) for rows in texts], VECTORS_READ // max(1, store.most_vectors)):
+            candidates = np.unique(np.concatenate([texts[row] for row in group]))
+            candidates = candidates[candidates >= 0]
+            read = store.take(candidates)
+            check_comparable(queries, read)
+            for row in group:
+                known = texts[row] >= 0
+                scores = np.full(len(known), np.nan, dtype=np.float32)
+                if known.any():
+                    block = read.take(np.searchsorted(candidates, texts[row][known]))
+                    query = queries.rows(slice(row, row + 1))
+                    ready = Documents.ready(block, query, torch.float32)
+                    scores[known] = QueryPart(query, torch.float32).document_scores(ready, Scratch())[0].numpy()
+                all_scores.append(scores)
+    return all_scores
 
 
 def lexical_scores_of(
     queries: Representation, blocks: Iterable[VectorBlock], texts: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Like `scores_of`, for weights only, block by block; reads every text that shares a term with a query."""
-    found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
+    all_scores = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
     scratch = Scratch()
     for block in blocks:
         check_comparable(queries, block)
@@ -164,10 +164,10 @@ def lexical_scores_of(
         for part in query_parts(queries, block.rows, torch.float32):
             scores = part.document_scores(ready, scratch).numpy()
             for row, query in enumerate(range(first, first + part.count)):
-                here = (texts[query] >= block.first) & (texts[query] < block.first + block.texts)
-                found[query][here] = scores[row, texts[query][here] - block.first]
+                inside = (texts[query] >= block.first) & (texts[query] < block.first + block.texts)
+                all_scores[query][inside] = scores[row, texts[query][inside] - block.first]
             first += part.count
-    return found
+    return all_scores
 
 
 def best_of_candidates(
@@ -181,12 +181,12 @@ def best_of_candidates(
         candidates: For each query, rows of texts in the folder, ascending.
         k: Number to keep for each query, best first; ties in the order of the folder.
     """
-    found = []
-    for texts, values in zip(candidates, scores_of(queries, store, candidates), strict=True):
+    best = []
+    for texts, scores in zip(candidates, scores_of(queries, store, candidates), strict=True):
         # Candidates ascend; the stable sort keeps that order among ties.
-        order = np.argsort(-values, kind="stable")[:k]
-        found.append((texts[order], values[order]))
-    return found
+        order = np.argsort(-scores, kind="stable")[:k]
+        best.append((texts[order], scores[order]))
+    return best
 
 
 def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
@@ -206,19 +206,19 @@ def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 def check_k(k: int) -> None:
     """Refuse a k below 1."""
     if k < 1:
-        msg = f"k is {k}, and at least one document must be asked for. Give --k 1 or more."
+        msg = f"k is {k}: a search returns at least one document. Set --k to 1 or more."
         raise OptionError(msg)
 
 
 def documents_of_vectors(
     vector_rows: np.ndarray, vector_scores: np.ndarray, k: int, *, m: int = 1, offsets: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert a query's top vectors to its top documents: a document has the score of its first vector.
+    """Convert a query's top vectors to its top documents; the score of a document is that of its best vector.
 
-    The top k*m vectors always cover k documents if none has more than m vectors, so the result is exact.
+    If no document has more than m vectors, the top k*m vectors cover k documents, so the result is exact.
 
     Args:
-        vector_rows: (n,) rows of vectors, best first; -1 where there is none.
+        vector_rows: (n,) rows of vectors, best first; -1 past the last.
         vector_scores: (n,) their scores, descending.
         k: Number of documents to keep.
         m: Vectors of each document, if all have the same number.
@@ -227,8 +227,8 @@ def documents_of_vectors(
     Returns:
         Rows and scores of the documents, best first, at most k; ties in the order of the documents.
     """
-    found = vector_rows >= 0
-    rows, scores = vector_rows[found], vector_scores[found]
+    known = vector_rows >= 0
+    rows, scores = vector_rows[known], vector_scores[known]
     documents = rows // m if offsets is None else np.searchsorted(offsets, rows, side="right") - 1
     _, first = np.unique(documents, return_index=True)
     # `first` is in the order of the documents; the stable sort keeps that order among ties.

@@ -103,7 +103,7 @@ def viewed(queries: Representation, view: View) -> Representation:
     if view == "all":
         return queries
     if getattr(queries, view) is None:
-        msg = f"the index holds {view}, and the queries have none. Use the model that the index was made with."
+        msg = f"the index holds {view}, and the queries have none. Use the model that encoded the index."
         raise UnsupportedError(msg)
     return replace(queries, weights=None) if view == "vectors" else Representation(weights=queries.weights)
 
@@ -112,7 +112,7 @@ def vectors_alone(queries: Representation, dim: int) -> Tensor:
     """The vectors of queries, for an index of only vectors of this size; UnsupportedError for other queries."""
     if queries.vectors is None or queries.weights is not None or queries.keys is not None:
         has = "keys of vectors" if queries.keys is not None else "weights"
-        msg = f"the index holds vectors alone, and the queries have {has}. Use the model that the index was made with."
+        msg = f"the index holds only vectors, and the queries also have {has}. Use the model that encoded the index."
         raise UnsupportedError(msg)
     _check_sizes("vectors", queries.vectors.shape[2], dim)
     return queries.vectors
@@ -120,17 +120,17 @@ def vectors_alone(queries: Representation, dim: int) -> Tensor:
 
 def check_comparable(queries: Representation, documents: Representation | VectorBlock) -> None:
     """Refuse texts that the queries cannot be compared with."""
-    for what in ("vectors", "weights"):
-        query, document = getattr(queries, what), getattr(documents, what)
-        _check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
+    for kind in ("vectors", "weights"):
+        query, document = getattr(queries, kind), getattr(documents, kind)
+        _check_sizes(kind, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
     _check_sizes("keys of vectors", int(queries.keys is not None), int(documents.keys is not None))
 
 
-def _check_sizes(what: str, query: int, document: int) -> None:
+def _check_sizes(kind: str, query: int, document: int) -> None:
     if bool(query) != bool(document):
         has, lacks = ("documents", "queries") if not query else ("queries", "documents")
-        msg = f"{has} have {what} and {lacks} have none, so they cannot be compared. Encode both with one model."
+        msg = f"{has} have {kind} and {lacks} have none, so they cannot be compared. Encode both with one model."
         raise UnsupportedError(msg)
     if query != document:
-        msg = f"queries have {what} of size {query} and documents of size {document}. Encode both with one model."
+        msg = f"queries have {kind} of size {query} and documents of size {document}. Encode both with one model."
         raise UnsupportedError(msg)

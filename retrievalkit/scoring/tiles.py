@@ -48,7 +48,7 @@ class Scratch(threading.local):
         self._memory = torch.empty(0)
 
     def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """(rows, columns) of the type and device of `like`; overwrites the previous tile."""
+        """Return a tile (rows, columns) of the type and device of `like`; it overwrites the previous tile."""
         if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
             self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
         return self._memory[: rows * columns].view(rows, columns)
@@ -64,7 +64,7 @@ class DeviceWeights(NamedTuple):
 
     @classmethod
     def of(cls, weights: Any) -> DeviceWeights:
-        """Convert scipy CSR or CSC, unless it is converted."""
+        """Convert a scipy CSR or CSC matrix; `DeviceWeights` stay as they are."""
         if isinstance(weights, cls):
             return weights
         rows = weights.tocsr()
@@ -158,23 +158,21 @@ def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator
     """Split texts into groups of about `rows` vectors; a group's texts have similar numbers of vectors."""
     if block.starts is None:
         m = block.most_vectors
-        texts = torch.arange(block.texts, device=vectors.device)
+        numbers = torch.arange(block.texts, device=vectors.device)
         shaped = vectors[: block.texts * m].view(block.texts, m, -1)
         size = max(1, rows // m)
         for first in range(0, block.texts, size):
-            yield texts[first : first + size], _enough(shaped[first : first + size])
+            yield numbers[first : first + size], _enough(shaped[first : first + size])
         return
     counts = block.counts
     order = np.argsort(counts, kind="stable")
     while len(order):
         # A group occupies its number of texts times the vectors of its last, longest text.
         fits = int((counts[order] * np.arange(1, len(order) + 1) <= rows).sum())
-        some, order = order[: max(1, fits)], order[max(1, fits) :]
-        places = np.minimum(np.arange(counts[some[-1]]), counts[some][:, None] - 1) + block.starts[some][:, None]
-        yield (
-            to_device(torch.from_numpy(some), vectors.device),
-            _enough(vectors[to_device(torch.from_numpy(places), vectors.device)]),
-        )
+        texts, order = order[: max(1, fits)], order[max(1, fits) :]
+        places = np.minimum(np.arange(counts[texts[-1]]), counts[texts][:, None] - 1) + block.starts[texts][:, None]
+        grouped = vectors[to_device(torch.from_numpy(places), vectors.device)]
+        yield to_device(torch.from_numpy(texts), vectors.device), _enough(grouped)
 
 
 def _enough(vectors: Tensor) -> Tensor:
@@ -211,7 +209,7 @@ class QueryPart:
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
         """Rough scores (count, rows) of a block's vectors, valid until the next call; and their error bound.
 
-        Also returns the exact scores of the weights, (count, texts), between the two; None without weights.
+        Between the two, returns the exact scores of the weights, (count, texts); None without weights.
         """
         assert self.side is not None
         assert documents.side is not None
@@ -228,8 +226,8 @@ class QueryPart:
         assert self.side is not None
         assert documents.side is not None
         pairs = bf16_filter.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
-        found = torch.from_numpy(pairs)
-        return found if lexical is None else found + lexical[rows, columns]
+        products = torch.from_numpy(pairs)
+        return products if lexical is None else products + lexical[rows, columns]
 
     def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
         """(count, rows): the scores of a block's vectors with single-vector queries; valid until the next call."""
@@ -268,19 +266,19 @@ class QueryPart:
         """(count, texts): for single-vector queries, pair by pair."""
         assert documents.side is not None
         rows = len(documents.side.exact)
-        asked, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
-        found = self.scores_of_pairs(documents, asked, vectors, None).view(self.count, rows).numpy()
+        queries, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
+        products = self.scores_of_pairs(documents, queries, vectors, None).view(self.count, rows).numpy()
         block = documents.block
         starts = np.arange(0, rows, block.most_vectors) if block.starts is None else block.starts[:-1]
-        return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
+        return torch.from_numpy(np.maximum.reduceat(products, starts, axis=1))
 
     def _keyed_scores(self, documents: Documents, keys: Tensor, rows: Tensor, texts: Tensor) -> Tensor:
         """(count, texts): sums of the best products of each query's vectors with document vectors of equal key."""
         assert self.keys is not None
         assert documents.vectors is not None
-        asked = self.keys.flatten().long()
-        first = torch.searchsorted(keys, asked)
-        counts = torch.searchsorted(keys, asked, right=True) - first  # (count * m,)
+        own = self.keys.flatten().long()
+        first = torch.searchsorted(keys, own)
+        counts = torch.searchsorted(keys, own, right=True) - first  # (count * m,)
         if self.mask is not None:
             counts = counts * self.mask.flatten()
         ends = counts.cumsum(0)
@@ -327,7 +325,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
 
 
 def _terms(weights: Tensor) -> Any:
-    """The weights as scipy CSR (queries, vocabulary), so that only the terms of a query cost time."""
+    """Convert weights to scipy CSR (queries, vocabulary), where only the terms of a query take time."""
     import scipy.sparse
 
     values = weights.float().numpy()
@@ -357,7 +355,7 @@ def _lexical(terms: Any, weights: Any) -> Tensor:
 class Workers:
     """Threads that score parts of the queries block by block; a part always stays with the same thread.
 
-    There are as many as torch may use, each with single-threaded products; few queries are scored in the caller's
+    There are as many threads as torch uses, each with single-threaded products; few queries are scored in the caller's
     thread. A thread that has finished a block starts the next block without waiting for the others.
     """
 
@@ -378,7 +376,7 @@ class Workers:
         torch.set_num_threads(self._allowed)
 
     def start(self, function: Callable[[Any], Any], values: Sequence[Any]) -> None:
-        """Score a block; returns once at most `AHEAD` blocks are unfinished, so that memory stays bounded."""
+        """Start to score a block, and wait until at most `AHEAD` blocks are unfinished, to bound memory."""
         if not self._pools:
             for value in values:
                 function(value)
@@ -388,7 +386,7 @@ class Workers:
             _wait(self._running.popleft())
 
     def finish(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-        """Wait for all blocks, then return the function's value for each part."""
+        """Wait for all blocks, and return the function's value for each part."""
         if not self._pools:
             return [function(value) for value in values]
         while self._running:
@@ -396,8 +394,8 @@ class Workers:
         return _wait(self._submit(function, values))
 
     def _submit(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Future[Any]]:
-        return [self._pools[place % len(self._pools)].submit(function, one) for place, one in enumerate(values)]
+        return [self._pools[part % len(self._pools)].submit(function, value) for part, value in enumerate(values)]
 
 
 def _wait(started: list[Future[Any]]) -> list[Any]:
-    return [one.result() for one in started]
+    return [future.result() for future in started]

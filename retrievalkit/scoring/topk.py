@@ -60,8 +60,8 @@ class Best:
         floor = self._floor
         on_cpu = tile.device.type == "cpu"
         if tile.shape[1] > enough and (bool((floor == self.least).any()) if on_cpu else not self._merged):
-            # Some query has no k-th document yet, so its floor would let every score through. A GPU is not asked,
-            # because the answer would wait for its kernels.
+            # Some query has no k-th document yet, so its floor would let every score through. On a GPU, reading the
+            # floors would wait for its kernels.
             floor = _sharper(floor, tile, enough, slack)
         flat = self._sieve(tile, slack.below(floor))
         if tile.shape[1] > enough and len(flat) > 4 * enough * len(tile):

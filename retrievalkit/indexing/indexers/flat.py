@@ -57,9 +57,9 @@ class Flat(Indexer):
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         view: Literal["all", "vectors", "weights"] = "all",
     ) -> None:
-        self.block, self.view, self._wanted, self._precision = block, view, device, precision
+        self.block, self.view, self._device, self._precision = block, view, device, precision
         if device == "cuda" and self._torch[0].type == "cpu":
-            msg = "option 'device' of indexer 'flat' is cuda, but torch finds no GPU. Use auto or cpu."
+            msg = "option 'device' of indexer 'flat' is cuda, but torch detects no GPU. Use auto or cpu."
             raise UnsupportedError(msg)
         self._store: VectorStore
         self._blocks: DeviceBlocks | None = None
@@ -68,13 +68,13 @@ class Flat(Indexer):
     def _torch(self) -> tuple[torch.device, torch.dtype]:
         import torch
 
-        on_gpu = self._wanted != "cpu" and torch.cuda.is_available()
+        on_gpu = self._device != "cpu" and torch.cuda.is_available()
         return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, _DTYPES[self._precision])
 
     @property
     def array_size(self) -> int:  # type: ignore[override]
         """The size of the vectors if each text has one in fp32, without a key or weights."""
-        exact = self._precision == "fp32" and self._wanted != "cuda"
+        exact = self._precision == "fp32" and self._device != "cuda"
         alone = self._store.vectors_per_text == 1 and not self._store.vocabulary and not self._store.keyed
         return self._store.dim if exact and alone else 0
 
@@ -112,7 +112,7 @@ class Flat(Indexer):
         return named(self._store.ids, scores[None], rows[None])
 
     def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The exact top-k allowed texts; other texts are skipped, or masked if they are few."""
+        """The exact top-k allowed texts: a few are read together, many are selected by a mask."""
         return self._best(queries, min(k, len(self._store)), allowed.mask(self._store.ids))
 
     def _best(self, queries: Representation, k: int, mask: np.ndarray | None) -> Hits:

@@ -51,8 +51,8 @@ def test_what_comparing_with_every_text_finds(tmp_path, monkeypatch, name, count
     rows = [[69, 0, 33, 33], [], [5], [*range(90)], [89]]
     ids = [[f"t{row}" for row in some] for some in rows]
     ids[0].insert(1, "nobody")
-    for taken in (1, 1 << 16):
-        monkeypatch.setattr(ranking, "TAKEN", taken)
+    for vectors_read in (1, 1 << 16):
+        monkeypatch.setattr(ranking, "VECTORS_READ", vectors_read)
         found = indexer.scores(queries, ids)
         assert [one.dtype for one in found] == [np.float32] * 5
         assert np.isnan(found[0]).tolist() == [False, True, False, False, False]

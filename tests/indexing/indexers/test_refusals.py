@@ -84,8 +84,6 @@ def test_a_damaged_index_is_refused_when_it_is_opened(name, file, tmp_path):
         ("flat", {"block": 0}),
         ("flat", {"precision": "fp8"}),
         ("small", {"rescored": 0}),
-        ("dense_sparse", {"candidates": 0}),
-        ("dense_sparse", {"search": "best"}),
         *(("flat", {"device": "cuda"}) for _ in range(not torch.cuda.is_available())),
         *(("faiss", {"device": "cuda"}) for _ in range(not faiss.get_num_gpus())),
     ],

@@ -84,6 +84,6 @@ def test_the_check_states_the_recall(tmp_path):
     }.items():
         manifest = build_index(tmp_path / "v", indexer="small", output=tmp_path / name, options=options)
         found[name] = check_index(tmp_path / name, count=50).recall
-        assert manifest["counts"]["bytes_a_vector"] == (DIM + 4 if name == "int8" else 3)
+        assert manifest["counts"]["bytes_per_vector"] == (DIM + 4 if name == "int8" else 3)
     assert found["int8"] > 0.95
     assert found["binary"] < 0.8 < found["more"] < 1 or found["more"] == 1

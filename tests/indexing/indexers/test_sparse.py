@@ -132,21 +132,3 @@ def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
     assert not (tmp_path / "i" / "rounded").exists()
     ids, _ = indexer.search(Representation(torch.rand(80, 1, DIM), None, torch.from_numpy(draw(random, 80))), 30)
     assert {ids[0][0], ids[0][-1]} & {"t3"}
-
-
-def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
-    """Every text found has its full score; enough candidates give the exact result, and few do not."""
-    random = np.random.default_rng(0)
-    weights, asked = draw(random, 200), draw(random, 10)
-    vectors = random.standard_normal((200, DIM)).astype(np.float32)
-    store = write(tmp_path / "vectors", weights=weights, vectors=vectors)
-    queries = Representation(torch.randn(10, 1, DIM), None, torch.from_numpy(asked))
-    dense, lexical = queries.vectors[:, 0].numpy() @ vectors.T, asked @ weights.T
-    assert_best(opened("dense_sparse", store, tmp_path / "many", search="union"), queries, dense + lexical, 9)
-    ids, values = opened("dense_sparse", store, tmp_path / "few", search="union", candidates=3).search(queries, 3)
-    for row in range(10):
-        union = {*np.argsort(-dense[row])[:3], *np.argsort(-lexical[row])[:3]}
-        wanted = sorted(union, key=lambda text, row=row: -(dense + lexical)[row][text])[:3]
-        assert ids[row] == [f"t{text}" for text in wanted]
-        np.testing.assert_allclose(values[row], (dense + lexical)[row][wanted], rtol=1e-4)
-    assert ids != [[f"t{text}" for text in np.argsort(-row)[:3]] for row in dense + lexical]

@@ -112,11 +112,6 @@ def of_adding(numbers: int, largest: float) -> float:
     return 2 * (numbers + 1) * _FP32_ERROR * 1.01 * largest + numbers * _SMALLEST
 
 
-def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
-    """Write the rough products to `tile`, (queries, documents) in the format of the documents."""
-    return torch.mm(queries.rough.to(tile.dtype), documents.rough.T, out=tile)
-
-
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """(pairs,) float32: the exact inner products of queries `rows`, ascending, with documents `columns`."""
     products = np.empty(len(rows), dtype=np.float32)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -134,7 +135,9 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
     queries = _without_empty_mask(queries)
     all_scores = []
     with torch.no_grad():
-        for group in _in_groups([len(rows) for rows in texts], VECTORS_READ // max(1, store.most_vectors)):
+        ends, size = np.cumsum([len(rows) for rows in texts]), max(1, VECTORS_READ // max(1, store.most_vectors))
+        for _, rows in itertools.groupby(range(len(texts)), lambda row: ends[row] // size):
+            group = list(rows)
             candidates = np.unique(np.concatenate([texts[row] for row in group]))
             candidates = candidates[candidates >= 0]
             read = store.take(candidates)
@@ -187,20 +190,6 @@ def best_of_candidates(
         order = np.argsort(-scores, kind="stable")[:k]
         best.append((texts[order], scores[order]))
     return best
-
-
-def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Group consecutive numbers; the sizes of a group add up to at most `most`, unless it has one member."""
-    group: list[int] = []
-    total = 0
-    for number, size in enumerate(sizes):
-        if group and total + size > most:
-            yield group
-            group, total = [], 0
-        group.append(number)
-        total += size
-    if group:
-        yield group
 
 
 def check_k(k: int) -> None:

@@ -107,7 +107,7 @@ class Documents:
         if (
             block.vectors is not None
             and is_filtered(queries, dtype)
-            and (block.weights is None or has_one_vector(block))
+            and (block.weights is None or (block.starts is None and block.most_vectors == 1))
         ):
             side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
         vectors = None
@@ -147,11 +147,6 @@ def is_single(queries: Representation) -> bool:
 def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
     """True if rough products filter the documents: exact search on a CPU, single-vector queries."""
     return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
-
-
-def has_one_vector(block: VectorBlock) -> bool:
-    """True if every text of the block's folder has one vector."""
-    return block.starts is None and block.most_vectors == 1
 
 
 def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -214,7 +209,7 @@ class QueryPart:
         assert self.side is not None
         assert documents.side is not None
         tile = scratch.take(self.count, len(documents.side.rough), documents.side.rough)
-        bf16_filter.products(self.side, documents.side, tile)
+        torch.mm(self.side.rough.to(tile.dtype), documents.side.rough.T, out=tile)
         if self.terms is None:
             return tile, None, bf16_filter.slack(self.side, documents.side)
         slack = bf16_filter.slack(self.side, documents.side, added_to=tile)

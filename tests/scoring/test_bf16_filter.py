@@ -8,8 +8,9 @@ import torch
 
 from retrievalkit import scoring
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorBlock, VectorStore, VectorWriter
+from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.scoring import bf16_filter, tiles, two_stage
+from vector_folders import write
 
 QUERIES = bf16_filter.ENOUGH_QUERIES + 6
 
@@ -43,9 +44,7 @@ def test_no_rough_product_is_wrong_by_more_than_its_slack(kind, dim, in_bf16):
     """From the rough product the exact one is bounded above and below; the exact one is that of float64."""
     queries, documents = drawn(kind, 20, dim, 1), drawn(kind, 150, dim, 2)
     sides = [bf16_filter.Side.of(one, in_bf16=in_bf16) for one in (queries, documents)]
-    tile = torch.empty(20, 150, dtype=sides[1].rough.dtype)
-    bf16_filter.products(*sides, tile)
-    slack, found = bf16_filter.slack(*sides), tile.float()
+    slack, found = bf16_filter.slack(*sides), (sides[0].rough @ sides[1].rough.T).float()
     rows, columns = np.divmod(np.arange(20 * 150), 150)
     exact = torch.from_numpy(bf16_filter.of_pairs(queries, documents, rows, columns)).view(20, 150)
     assert (exact >= slack.below(found)).all()
@@ -65,19 +64,6 @@ def test_the_exact_product_of_a_pair_depends_on_nothing_else():
             queries[rows[pair]][None], documents[columns[pair]][None], np.zeros(1, int), np.zeros(1, int)
         )
         assert alone.item() == together[pair]
-
-
-def written(folder, vectors, counts=None, shards=3):
-    """A folder of these vectors, one a text where no counts are given."""
-    counts = np.ones(len(vectors), dtype=np.int64) if counts is None else counts
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    for number, texts in enumerate(np.array_split(np.arange(len(counts)), shards)):
-        part = vectors[starts[texts[0]] : starts[texts[-1] + 1]]
-        writer.write_shard(number, [f"d{text}" for text in texts], part, counts=counts[texts])
-    writer.finish()
-    return VectorStore(folder)
 
 
 def brute_force(queries, vectors, counts, k):
@@ -104,7 +90,7 @@ def test_search_of_a_folder_gives_the_exact_top_k(tmp_path, monkeypatch, kind, f
     if kind == "copies":
         vectors = vectors[random.integers(0, 5, len(vectors))]
     queries = drawn("normal", QUERIES, 24, 9)
-    store = written(tmp_path / "vectors", vectors, counts)
+    store = write(tmp_path / "vectors", vectors=vectors, counts=counts, shard=234)
     asked = Representation(torch.from_numpy(queries)[:, None])
     scores, rows = scoring.top_k_of_store(asked, store, k, block=97)
     expected = list(brute_force(queries, vectors, counts, k))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -12,20 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from places import SHARED
 from retrievalkit import scoring
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring import tiles
-
-
-def golden(check):
-    """A check of golden.json, or a skip where the shared data is not there."""
-    path = SHARED.parent / "golden.json"
-    if not path.exists():
-        pytest.skip("golden.json is not there (set RKIT_SHARED_DATA)")
-    return json.loads(path.read_text())["checks"][check]
 
 
 def brute_force(query, document):
@@ -217,27 +207,6 @@ def test_sides_that_do_not_fit_are_refused():
             function(sparse, dense)
     with pytest.raises(OptionError, match="k is 0"):
         scoring.top_k(dense, dense, 0)
-
-
-def test_multi_vector_search_golden():
-    """The worked example: retrieve k*m vectors, map v // m, keep the first of a document, cut to k."""
-    check = golden("multi_vector_search")
-    inputs, expected = check["inputs"], check["expected"]
-    documents = np.array(list(inputs["doc_vectors"].values()), np.float32)
-    names = list(inputs["doc_vectors"])
-    query = np.array(inputs["query"], np.float32)
-    vector_scores = documents.reshape(-1, 2) @ query
-    order = np.argsort(-vector_scores, kind="stable")
-    assert order.tolist() == expected["vector_ids_by_score"]
-    k, m = inputs["k"], inputs["m"]
-    rows, values = scoring.documents_of_vectors(order[: k * m], vector_scores[order[: k * m]], k, m=m)
-    assert [names[row] for row in rows] == expected["top_k_docs"]
-    np.testing.assert_allclose(values, expected["top_k_scores"], atol=1e-6)
-    values, rows = scoring.top_k(
-        Representation(torch.tensor(query)[None, None]), blocks([(d, None) for d in documents], 1), k
-    )
-    assert [names[row] for row in rows[0]] == expected["top_k_docs"]
-    np.testing.assert_allclose(values[0], expected["top_k_scores"], atol=1e-6)
 
 
 def test_vectors_that_were_not_found_are_left_out():

@@ -153,7 +153,7 @@ def test_an_index_that_was_built_before_is_synced(docs, tiny_model, tmp_path):
 def test_another_model_is_refused(sync, docs, tmp_path):
     sync()
     other = tiny_model(tmp_path / "other", seed=1)
-    assert "is not the model that encoded" in rkit("sync", docs, tmp_path / "index", "--model", other, code=2)
+    assert "is another model than" in rkit("sync", docs, tmp_path / "index", "--model", other, code=2)
 
 
 def test_a_collection_inside_its_folder_is_no_part_of_it(docs, tiny_model, monkeypatch):

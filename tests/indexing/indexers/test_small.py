@@ -10,9 +10,7 @@ import torch
 from retrievalkit_testing import check
 
 from retrievalkit.contracts import Representation
-from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.indexers import small
-from retrievalkit.indexing.recall import check_index
 from retrievalkit.scoring import scores
 from vector_folders import drawn as drawn_by_width
 from vector_folders import opened, representation, write
@@ -71,19 +69,3 @@ def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypa
             np.testing.assert_allclose(values[row], exact[row][texts], rtol=1e-5)
             assert texts == sorted(texts, key=lambda text, row=row: -exact[row][text])
             assert missed or texts == np.argsort(-exact[row], kind="stable")[:4].tolist()
-
-
-def test_the_check_states_the_recall(tmp_path):
-    """Bits find less than bytes, and more candidates more."""
-    write(tmp_path / "v", vectors=drawn(2000), shard=500)
-    found = {}
-    for name, options in {
-        "int8": {"rescored": 1},
-        "binary": {"kind": "binary", "rescored": 1},
-        "more": {"kind": "binary", "rescored": 30},
-    }.items():
-        manifest = build_index(tmp_path / "v", indexer="small", output=tmp_path / name, options=options)
-        found[name] = check_index(tmp_path / name, count=50).recall
-        assert manifest["counts"]["bytes_per_vector"] == (DIM + 4 if name == "int8" else 3)
-    assert found["int8"] > 0.95
-    assert found["binary"] < 0.8 < found["more"] < 1 or found["more"] == 1

@@ -95,32 +95,6 @@ def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dty
     assert (sum(searched) > 80) == (kind == "nearly equal")
 
 
-def test_terms_that_an_eighth_of_the_texts_has_are_rounded(tmp_path, monkeypatch):
-    """The most frequent of them where these are too many; their columns stand beside the vectors."""
-    weights = np.zeros((16, TERMS), np.float32)
-    for term, texts in ((3, 2), (5, 1), (7, 16), (30, 4)):
-        weights[:texts, term] = 1 + 2**-9
-    store = write(tmp_path / "v", weights=weights, vectors=np.full((16, DIM), 1 / 3), shard=5)
-    (tmp_path / "p").mkdir()
-    postings.write_postings(store, tmp_path / "p", part_texts=10)
-    by_term = postings.Postings(tmp_path / "p")
-    assert rounded.frequent_terms(by_term).tolist() == [3, 7, 30]
-    monkeypatch.setattr(rounded, "MOST_TERMS", 2)
-    assert rounded.frequent_terms(by_term).tolist() == [7, 30]
-    assert rounded.write_rounded(store, by_term, tmp_path / "r")
-    (first, bits), (second, _) = rounded.Rounded(tmp_path / "r", store, by_term).blocks()
-    rows = torch.from_numpy(rounded.from_bits(bits))
-    assert rows.shape == (10, DIM + 2)
-    assert torch.equal(rows[:, :DIM], torch.full((10, DIM), 1 / 3).bfloat16().float())
-    assert rows[:, DIM].tolist() == [1.0] * 10
-    assert rows[:, DIM + 1].tolist() == [1.0] * 4 + [0.0] * 6
-    changed = DIM * (1 / 3 - float(rows[0, 0])) ** 2
-    assert first.norm == pytest.approx(1.001 * (DIM / 9 + 2 * (1 + 2**-9) ** 2) ** 0.5)
-    assert first.distance == pytest.approx(1.001 * (changed + 2 * 2**-18) ** 0.5, rel=1e-4)
-    assert second.distance == pytest.approx(1.001 * (changed + 2**-18) ** 0.5, rel=1e-4)
-    assert first.weights_norm == pytest.approx(1.001 * (1 + 2**-9) * 2)
-
-
 def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
     """The search goes without."""
     monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)

@@ -86,7 +86,7 @@ if not torch.cuda.is_available():
         setattr(simulated.Sim, method, lambda self, *rest, method=method: getattr(self._real, method)(*rest))
 
     class Stream:
-        """A stream whose copies arrive when another stream waits for them: until then, the values are wrong."""
+        """A stream whose copies are zero until another stream waits for them."""
 
         def __init__(self) -> None:
             self.pending: list[tuple[Tensor, Tensor]] = []
@@ -98,7 +98,8 @@ if not torch.cuda.is_available():
             return pending
 
         def wait_event(self, pending: list[tuple[Tensor, Tensor]]) -> None:
-            for copied, values in pending:
+            # `late` may be called within itself, and then sees zeros.
+            for copied, values in reversed(pending):
                 copied._real.copy_(values)
 
     @contextmanager
@@ -353,7 +354,7 @@ def pretraining_synchronises(setting: Setting, name: str) -> Figures:
 
 
 def search_synchronises(setting: Setting, kind: str) -> Figures:
-    """Per block: once for the hits, and for the first blocks also to merge them."""
+    """Once per block for the hits; with keys, also for the number of pairs to multiply."""
     folder, asked = setting.folder / f"counted-{kind}", queries_of(kind)
 
     def search(blocks: int) -> None:

@@ -28,9 +28,10 @@ from retrievalkit.scoring import bf16_filter
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
 GPU_TILE = 1 << 28
-# Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU
-# only the product of the two matters.
+# Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU,
+# few enough document vectors that texts of similar length are compared together.
 CPU_ROWS, CPU_COLUMNS = 256, 1024
+GPU_ROWS, GPU_COLUMNS = 1 << 15, 1 << 13
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
 # Numbers in the pairs of vectors of equal keys that are multiplied at a time.
@@ -121,8 +122,7 @@ class Documents:
             keys, rows = move(torch.as_tensor(block.keys)).long().sort(stable=True)
             by_key = keys, rows, move(torch.from_numpy(np.repeat(np.arange(block.texts), block.counts)))[rows]
         elif vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
-            size = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
-            groups = list(_groups_of_texts(block, vectors, size))
+            groups = list(_groups_of_texts(block, vectors, CPU_ROWS if queries.device.type == "cpu" else GPU_ROWS))
         weights = block.weights
         if weights is not None:
             weights = weights.tocsc() if queries.device.type == "cpu" else DeviceWeights.of(weights).mapped(move)
@@ -311,7 +311,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
     m = 1 if queries.vectors is None else queries.vectors.shape[1]
     size = (CPU_TILE if on_cpu else GPU_TILE) // max(1, width)
     if m > 1:
-        size = (CPU_COLUMNS if on_cpu else CPU_COLUMNS * 8) // m
+        size = (CPU_COLUMNS if on_cpu else GPU_COLUMNS) // m
     if on_cpu:
         size = min(size, -(-len(queries) // torch.get_num_threads()))
     size = max(size, 1 if m > 1 else LEAST_PART)

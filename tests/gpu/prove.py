@@ -1,11 +1,11 @@
-"""Checks that a CUDA device computes what the CPU computes, and measures it: `make prove-gpu`.
+"""Checks that a CUDA device has the results of the CPU, and measures rates and memory: `make prove-gpu`.
 
     python tests/gpu/prove.py [WORD]        the checks whose names contain WORD; all by default
 
 Prints a JSON line per case of a check, and exits with 1 if one failed. Needs no network: models and texts are
 generated, and bundle.py carries the packages that are not installed. Takes less than ten minutes on an H100. Without
-CUDA it runs on a simulated device, if the module `simcuda` can be imported (test_prove.py), and skips what needs a real
-one.
+CUDA it runs on a simulated device, if the module `simcuda` can be imported (test_prove.py), and skips checks that need
+a real device.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def search_equals_cpu(setting: Setting, pooler: str) -> Figures:
 
 
 def index_equals_cpu(setting: Setting, kind: str) -> Figures:
-    """Hits of blocks that are copied, of blocks that stay on the device, and of half of the texts."""
+    """With copied blocks, with blocks that stay on the device, and among half of the texts."""
     folder, asked = setting.folder / kind, queries_of(kind)
     store = stored(folder, kind, blocks=3)
     cpu, gpu = (vector_folders.opened("flat", store, folder / device, device=device) for device in ("cpu", "cuda"))
@@ -366,7 +366,7 @@ def search_synchronises(setting: Setting, kind: str) -> Figures:
 
 
 def synchronisations_per_batch(compute: Callable[[int], object], micro_batches: int = 1, limit: float = 1.0) -> Figures:
-    """Count those of 2 and of 6 batches: the difference is without what happens once."""
+    """Count those of 2 and of 6 batches; their difference excludes the start."""
     few, many = (counted_synchronisations(lambda batches=batches: compute(batches)) for batches in (2, 6))
     batches, more = 4 * micro_batches, many - few
     lines = {line: count / batches for line, count in more.most_common(5)}
@@ -483,7 +483,7 @@ def pretraining_rate(setting: Setting, name: str) -> Figures:
 
 
 def search_rate(setting: Setting) -> Figures:
-    """1,000 queries in 1M vectors of 768 numbers in memory, against a matrix product and topk on the device."""
+    """1,000 queries in 1M vectors of 768 dimensions in memory, against a matrix product and topk on the device."""
     rows, queries = torch.randn(1_000_000, 768, device=CUDA), torch.randn(1_000, 768, device=CUDA)
     vectors = rows.cpu().numpy()
     blocks = [VectorBlock(at, 50_000, vectors[at : at + 50_000], None, None) for at in range(0, len(vectors), 50_000)]
@@ -509,7 +509,7 @@ def out_of_memory(setting: Setting) -> Figures:
 
 
 def timed(compute: Callable[[], object]) -> Figures:
-    """Return the seconds taken, the peak of memory, and, in a second run, the share of time that kernels ran."""
+    """Return the seconds, the peak of memory, and, from a second run, the share of time in kernels."""
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -567,7 +567,7 @@ def gradient_of(module: torch.nn.Module) -> Tensor:
 
 
 def compared(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], precision: str) -> Figures:
-    """Compare losses and gradients; in half precision other tokens win a maximum, and the gradient is theirs."""
+    """Compare losses and gradients; in half precision, the gradient of a maximum may be that of another token."""
     of_loss, of_gradient = (relative(*pair) for pair in zip(found, expected, strict=True))
     if precision == "fp32":
         at_most(0.01, of_gradient)

@@ -85,7 +85,7 @@ def test_texts_pass(table, text, ids):
         ("(" * 20_000 + "year = 1", "not joined"),
     ],
 )
-def test_what_is_wrong_is_reported(table, text, problem):
+def test_errors_of_filters_are_reported(table, text, problem):
     with pytest.raises(OptionError, match=problem):
         allowed_texts(table, text)
 
@@ -127,7 +127,7 @@ def joined(parts):
     rows=st.lists(st.fixed_dictionaries({}, optional=FIELD_VALUES), min_size=1, max_size=6),
     filter=st.recursive(comparisons(), joined, max_leaves=6),
 )
-def test_a_filter_passes_what_python_passes(rows, filter, tmp_path_factory):
+def test_a_filter_passes_the_same_rows_as_python(rows, filter, tmp_path_factory):
     text, passes = filter
     rows = [{"n": 0, "t": "a", "l": ["a"]}, *rows]  # each field is known
     table = opened(tmp_path_factory.mktemp("drawn") / FIELDS, {str(number): row for number, row in enumerate(rows)})
@@ -135,7 +135,7 @@ def test_a_filter_passes_what_python_passes(rows, filter, tmp_path_factory):
     assert allowed_texts(table, text).ids == expected
 
 
-def test_facets_count_the_values_of_fields_with_few(table):
+def test_facets_count_the_values_of_fields_with_few_values(table):
     facets = table.facets(3)
     assert facets["year"] == [(2019, 1), (2020, 1), (2021, 1)]
     assert facets["tags"] == [("to do", 1), ("x", 1), ("y", 1)]

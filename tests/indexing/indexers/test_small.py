@@ -1,4 +1,4 @@
-"""Small vectors: what is stored, what they find against brute force, and that exact scores decide."""
+"""Quantised vectors: stored values, products, and candidates against brute force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_signs_keep_the_contract():
 
 
 def test_worked_numbers():
-    """The greatest number becomes 127; 0 and what is below have the bit 0."""
+    """The greatest number becomes 127; numbers up to 0 have the bit 0."""
     vectors = np.array([[2.54, -1.27, 0.03], [0.0, 0.0, 0.0]], dtype=np.float32)
     whole, scales = small._quantised(vectors, "int8")
     assert whole.tolist() == [[127, -64, 2], [0, 0, 0]]  # -63.5 is rounded to the even number
@@ -52,7 +52,7 @@ def test_products_are_those_of_the_small_vectors(kind, bf16, tmp_path, monkeypat
 @pytest.mark.parametrize("kind", ["int8", "binary"])
 @pytest.mark.parametrize("several", [False, True])
 def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypatch):
-    """Every hit has its score of the scoring rule, best first; with enough candidates, none is missed."""
+    """Hits have exact scores, best first; with enough candidates, none is missed."""
     monkeypatch.setattr(small, "_BLOCK", 16)
     monkeypatch.setattr(small, "_TOGETHER", 4)
     counts = np.random.default_rng(2).integers(1, 4, 80) if several else None

@@ -1,4 +1,4 @@
-"""The inverted index of weights, and vectors and weights together: exact, in parts of any size."""
+"""Exact search of weights, and of vectors and weights together, in parts of any size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vector_folders import drawn_weights as draw
     seed=st.integers(0, 2**32 - 1),
 )
 def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, limit, seed):
-    """Whole numbers, so that sums are exact and often tie; texts and queries without any weight; parts of any size."""
+    """With ties, texts and queries without weights, and parts of any size."""
     folder, random = tmp_path_factory.mktemp("s"), np.random.default_rng(seed)
     weights, asked = draw(random, texts, values=[0, 1, 2], share=0.1), draw(random, 4, values=[1, 2], share=0.2)
     asked[0] = 0
@@ -49,7 +49,7 @@ def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, l
 
 
 def test_a_part_is_in_memory_twice_at_most(tmp_path):
-    """By text and by term, while its pieces and the part before it are dropped."""
+    """By text and by term; its pieces and the previous part are dropped."""
     store = write(tmp_path / "vectors", weights=np.ones((20_000, TERMS), np.float32), shard=2_000)
     part = 10_000 * TERMS * 8
     tracemalloc.start()
@@ -61,7 +61,7 @@ def test_a_part_is_in_memory_twice_at_most(tmp_path):
 
 
 def alike(kind, random, texts):
-    """Vectors and weights whose scores are far apart, nearly equal, or equal in many texts."""
+    """Vectors and weights with scores that are far apart, nearly equal, or equal."""
     weights, vectors = draw(random, texts, share=0.4), random.standard_normal((texts, DIM)).astype(np.float32)
     if kind == "nearly equal":
         weights, vectors = 1 + weights / 1000, 1 + vectors / 1000
@@ -72,8 +72,8 @@ def alike(kind, random, texts):
 
 @pytest.mark.parametrize("kind", ["far apart", "nearly equal", "copies"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dtype):
-    """The same texts and scores, to the last bit; only texts that are nearly equal are searched for without them."""
+def test_rounded_vectors_do_not_change_the_hits(tmp_path, monkeypatch, kind, dtype):
+    """To the last bit; only nearly equal texts are searched again without them."""
     monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
     monkeypatch.setattr(dense_sparse, "PART_VECTORS", 150)
     monkeypatch.setattr(rounded, "MOST_TERMS", 11)
@@ -95,8 +95,7 @@ def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dty
     assert (sum(searched) > 80) == (kind == "nearly equal")
 
 
-def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
-    """The search goes without."""
+def test_vectors_with_large_norms_are_not_rounded(tmp_path, monkeypatch):
     monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
     random = np.random.default_rng(0)
     vectors = random.standard_normal((30, DIM)).astype(np.float32)

@@ -117,7 +117,7 @@ def build_index(
 
 
 def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> dict[str, Any]:
-    """The manifest entries that describe the source: fingerprint, corpus and query checkpoint."""
+    """Return the manifest entries that describe the source: fingerprint, corpus and query checkpoint."""
     if isinstance(opened, Corpus):
         fingerprint = opened.fingerprint()
         corpus = {"source": str(source), "fingerprint": fingerprint}

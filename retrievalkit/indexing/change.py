@@ -76,7 +76,7 @@ class Outcome:
     segments: int = 1
 
     def as_json(self) -> dict[str, int]:
-        """The counts as JSON values."""
+        """Return the counts as JSON values."""
         return asdict(self)
 
     @property
@@ -273,7 +273,7 @@ def _add_and_delete(
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
-    """The ids of the texts to delete, named by text id, by document id, or in files that list ids."""
+    """Return the ids of the texts to delete, named by text id, by document id, or in files that list ids."""
     digests = index.digests
     documents: dict[str, list[str]] = {}
     for name in digests:
@@ -322,7 +322,7 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
 def _vectors_of(
     index: _Index, texts: Corpus, work: Path, model: str | Path | None, precision: Any, outcome: Outcome
 ) -> VectorStore:
-    """The vectors of texts, in their order; reuses those that the index holds under other ids."""
+    """Return the vectors of texts, in their order; those that the index holds under other ids are reused."""
     stored, digests = joined_vectors(index.folder, index.manifest), index.digests
     rows_stored = [] if stored is None else stored.ids.rows(list(digests)).tolist()
     row_by_digest = {digest: row for digest, row in zip(digests.values(), rows_stored, strict=False) if row >= 0}
@@ -375,7 +375,7 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
 
 
 def _recorded_options(index: _Index) -> dict[str, Any]:
-    """The encoding options recorded in an index or in its source vectors; {} if unknown."""
+    """Return the encoding options recorded in an index or in its source vectors; {} if unknown."""
     places = [segment.folder(index.folder) / "vectors" for segment, _ in index.segments]
     places.append(Path(index.manifest["inputs"].get("vectors", {}).get("path", "")))
     place = next((place for place in places if storage.kind_of(place) == "vectors"), None)
@@ -572,7 +572,7 @@ def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _recorded_corpus(entry: Mapping[str, Any] | None, folder: Path) -> Corpus | None:
-    """The corpus that a manifest names; None if it is missing or has changed."""
+    """Return the corpus that a manifest names; None if it is missing or has changed."""
     try:
         return None if entry is None else open_recorded_corpus(entry, folder)
     except InputError:

@@ -36,7 +36,7 @@ _EXAMPLE = "Write it as in: year >= 2020 and (source = faq or not tags in (draft
 
 @lru_cache(maxsize=8)
 def allowed_texts(table: FieldTable, filter: str) -> Allowed:
-    """The texts that pass a filter."""
+    """Return the texts that pass a filter."""
     masks: list[np.ndarray] = []
 
     def compare(match: re.Match[str]) -> str:
@@ -80,7 +80,7 @@ def _evaluated(tree: ast.expr, masks: list[np.ndarray]) -> np.ndarray:
 
 
 def _compared(table: FieldTable, name: str, sign: str, value: str) -> np.ndarray:
-    """(texts,) bool: True where the field passes the comparison."""
+    """Return a mask, (texts,) bool: True where the field passes the comparison."""
     texts, column = table.values(name)
     values, kind, plain = column.to_numpy(zero_copy_only=False), str(column.type), _plain(value)
     number = float(plain) if _NUMBER.fullmatch(plain) else None
@@ -102,5 +102,5 @@ def _compared(table: FieldTable, name: str, sign: str, value: str) -> np.ndarray
 
 
 def _plain(value: str) -> str:
-    """A value without its quotation marks."""
+    """Return a value without its quotation marks."""
     return re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "'\"" else value

@@ -84,7 +84,7 @@ class IndexFolder(Folder):
         self.recall = recall
 
     def as_json(self) -> dict[str, Any]:
-        """The recall, the changes, or the manifest of a new index."""
+        """Return the recall, the changes, or the manifest of a new index."""
         result = self.recall or self.outcome
         return self.manifest if result is None else result.as_json()
 

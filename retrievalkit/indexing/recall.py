@@ -58,7 +58,7 @@ class Recall:
     source: str
 
     def as_json(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return asdict(self)
 
     @property
@@ -133,7 +133,7 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
 
 
 def _vectors(index: OpenIndex) -> VectorStore:
-    """The verified vectors that the index was built from, inside the index or at the recorded path."""
+    """Return the verified vectors that the index was built from, inside the index or at the recorded path."""
     view = index.indexer.view
     if "segments" in index.manifest:
         joined = joined_vectors(index.folder, index.manifest, view=view)
@@ -156,7 +156,7 @@ def _vectors(index: OpenIndex) -> VectorStore:
 
 
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
-    """Texts of the folder as queries: a vector per text, or all vectors if their number varies (late interaction)."""
+    """Yield texts as queries, with one of their vectors, or with all if their number varies (late interaction)."""
     random = np.random.default_rng(SEED)
     sampled = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
     for start in range(0, len(sampled), _BATCH):
@@ -180,7 +180,7 @@ def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
 def _encoded(
     index: OpenIndex, file: str | Path, count: int, model: str | Path | None, precision: Precision | None
 ) -> Iterator[Representation]:
-    """The first queries of a file, encoded with the checkpoint of the index."""
+    """Yield the first queries of a file, encoded with the checkpoint of the index."""
     queries = read_queries(file)[:count]
     encoders = Encoders(model, [index], precision or "fp32")
     for start in range(0, len(queries), _BATCH):

@@ -133,7 +133,7 @@ class Vectors:
         storage.write_manifest(folder, "vectors", command="write", options={}, counts=written, files=files, **entries)
 
     def to_numpy(self) -> np.ndarray:
-        """(texts, dim) float32; (texts, m, dim) if each text has m vectors.
+        """Return the vectors, (texts, dim) float32, or (texts, m, dim) if each text has m vectors.
 
         Raises:
             UnsupportedError: The texts have only term weights, or varying numbers of vectors.
@@ -147,13 +147,13 @@ class Vectors:
         return self.vectors[:, 0] if self.vectors.shape[1] == 1 else self.vectors
 
     def to_torch(self) -> Tensor:
-        """The array of `to_numpy` as a tensor."""
+        """Return the array of `to_numpy` as a tensor."""
         import torch
 
         return torch.from_numpy(self.to_numpy())
 
     def to_list(self) -> list[np.ndarray]:
-        """The vectors of each text, (m, dim) float32.
+        """Return the vectors of each text, (m, dim) float32.
 
         Raises:
             UnsupportedError: The texts have only term weights.
@@ -165,14 +165,14 @@ class Vectors:
         return np.split(self.vectors, np.cumsum(self.counts)[:-1])
 
     def to_pandas(self) -> DataFrame:
-        """A table with the columns `id` and `vector`."""
+        """Return a table with the columns `id` and `vector`."""
         import pandas
 
         array = self.to_list() if self.counts is not None else self.to_numpy()
         return pandas.DataFrame({"id": list(self.ids), "vector": list(array)})
 
     def to_arrow(self) -> Table:
-        """A table with the columns `id` and `vector`, also for polars: `polars.from_arrow(vectors.to_arrow())`."""
+        """Return a table with the columns `id` and `vector`; for polars, `polars.from_arrow(vectors.to_arrow())`."""
         import pyarrow
 
         array = self.to_list() if self.counts is not None else self.to_numpy()
@@ -180,7 +180,7 @@ class Vectors:
 
     @property
     def representation(self) -> Representation:
-        """The input of `retrievalkit.scoring.scores`."""
+        """The texts as an input of `retrievalkit.scoring.scores`."""
         import torch
 
         from retrievalkit.contracts import Representation
@@ -200,7 +200,7 @@ class Vectors:
         return Representation(padded, mask, weights, keys=padded_keys)
 
     def scores(self, documents: Vectors) -> np.ndarray:
-        """(texts, documents) float32: the scores of these queries with documents, by the scoring rule of indexes."""
+        """Return the scores (texts, documents) of these queries with documents, by the scoring rule of indexes."""
         from retrievalkit.scoring import scores
 
         return scores(self.representation, documents.representation).numpy()

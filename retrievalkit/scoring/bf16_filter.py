@@ -49,7 +49,7 @@ class Side:
 
     @classmethod
     def of(cls, vectors: np.ndarray, *, in_bf16: bool) -> Side:
-        """Round vectors to bf16 if wanted, unless their norms are too large."""
+        """Round vectors if `in_bf16`, unless their norms are too large."""
         # Not as numpy's memmap, whose slices cost microseconds each.
         exact = np.asarray(vectors)
         single = torch.from_numpy(exact).float()
@@ -76,17 +76,17 @@ class Slack:
     relative: float
 
     def below(self, scores: Tensor) -> Tensor:
-        """Lower bound of the exact scores; also of the rough scores, for exact scores of this size."""
+        """Return a lower bound of the exact scores, or of the rough scores for exact scores."""
         # Infinite scores stay infinite: zero times infinity would be NaN.
         return scores - (scores.abs() * self.relative if self.relative else 0.0) - self.fixed
 
     def above(self, scores: Tensor) -> Tensor:
-        """Upper bound of the exact scores."""
+        """Return an upper bound of the exact scores."""
         return -self.below(-scores)
 
 
 def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> Slack:
-    """The error bound of rough products, by Cauchy-Schwarz.
+    """Return the error bound of rough products, by Cauchy-Schwarz.
 
     It covers rounding the vectors, and summing `dim` products twice: roughly and exactly. `added_to` are the rough
     products if numbers with an error of at most `documents.adding` will be added to them.
@@ -105,7 +105,7 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
 
 
 def of_adding(numbers: int, largest: float) -> float:
-    """Bound on the difference between two sums of this many products in different orders.
+    """Return a bound on the difference between two sums of this many products in different orders.
 
     `largest` is the product of the norms of both sides, which bounds the sum of the absolute values.
     """
@@ -113,7 +113,7 @@ def of_adding(numbers: int, largest: float) -> float:
 
 
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(pairs,) float32: the exact inner products of queries `rows`, ascending, with documents `columns`."""
+    """Return the exact inner products, (pairs,) float32, of queries `rows`, ascending, with documents `columns`."""
     products = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
     # Query by query instead of pair by pair, so that only documents are copied.
@@ -127,7 +127,7 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
 
 
 def of_query(query: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """(documents,) float32: the exact inner products of a query, (dim,), with documents, (documents, dim)."""
+    """Return the exact inner products, (documents,) float32, of a query, (dim,), with documents, (documents, dim)."""
     # Not a matrix product: its rounding depends on the number of documents.
     products: np.ndarray = np.einsum("ij,j->i", documents.astype(np.float32, copy=False), query)
     return products

@@ -104,25 +104,25 @@ def _drop(scores: Tensor, dropped: Tensor | None) -> None:
 
 
 def _without_empty_mask(queries: Representation) -> Representation:
-    """The same queries, without a mask that masks nothing."""
+    """Drop the mask of the queries if it masks nothing."""
     if queries.vector_mask is None or not bool(queries.vector_mask.all()):
         return queries
     return replace(queries, vector_mask=None)
 
 
 class TextReader(Protocol):
-    """Reads texts by row, like `VectorStore`; lets a plugin keep its texts elsewhere."""
+    """A reader of texts by row, like `VectorStore`, for plugins that keep their texts elsewhere."""
 
     @property
     def most_vectors(self) -> int:
         """The largest number of vectors of a text."""
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """The texts of these rows, in their order."""
+        """Return the texts of these rows, in their order."""
 
 
 def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The scores of candidate texts, a separate list for each query: the same numbers as `scores`.
+    """Return the scores of each query's own candidate texts, the same numbers as from `scores`.
 
     Args:
         queries: Q texts, on the CPU.

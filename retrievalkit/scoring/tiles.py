@@ -202,9 +202,9 @@ class QueryPart:
             self.terms = _terms(queries.weights) if on_cpu else queries.weights.float().T.contiguous()
 
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
-        """Rough scores (count, rows) of a block's vectors, valid until the next call; and their error bound.
+        """Return the rough scores (count, rows) of a block's vectors, valid until the next call, and their error bound.
 
-        Between the two, returns the exact scores of the weights, (count, texts); None without weights.
+        Between the two are the exact scores of the weights, (count, texts); None without weights.
         """
         assert self.side is not None
         assert documents.side is not None
@@ -217,7 +217,7 @@ class QueryPart:
         return tile.float().add_(lexical), lexical, slack
 
     def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
-        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is from `rough_scores`."""
+        """Return the exact scores of pairs of a query and a vector of a block; `lexical` is from `rough_scores`."""
         assert self.side is not None
         assert documents.side is not None
         pairs = bf16_filter.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
@@ -225,14 +225,14 @@ class QueryPart:
         return products if lexical is None else products + lexical[rows, columns]
 
     def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
-        """(count, rows): the scores of a block's vectors with single-vector queries; valid until the next call."""
+        """Return the scores (count, rows) of a block's vectors for single-vector queries; valid until the next call."""
         assert documents.vectors is not None
         tile = scratch.take(len(self.vectors), len(documents.vectors), documents.vectors)
         torch.mm(self.vectors, documents.vectors.T, out=tile)
         return tile[: self.count, : documents.block.rows].float()
 
     def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
-        """(count, texts): the scores of a block's documents; valid until the next call."""
+        """Return the scores (count, texts) of a block's documents; valid until the next call."""
         if self.terms is not None and documents.block.vectors is None:
             return self._lexical_scores(documents)
         if documents.side is not None:
@@ -250,7 +250,7 @@ class QueryPart:
         return total
 
     def _lexical_scores(self, documents: Documents) -> Tensor:
-        """(count, texts): the inner products of the weights."""
+        """Return the inner products of the weights, (count, texts)."""
         weights = documents.weights
         if not isinstance(weights, DeviceWeights):
             return _lexical(self.terms, weights)
@@ -258,7 +258,7 @@ class QueryPart:
         return torch.nn.functional.embedding_bag(weights.terms, self.terms, weights.starts, **bags).T
 
     def _exact_scores(self, documents: Documents) -> Tensor:
-        """(count, texts): for single-vector queries, pair by pair."""
+        """Return the scores (count, texts) of single-vector queries, computed pair by pair."""
         assert documents.side is not None
         rows = len(documents.side.exact)
         queries, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
@@ -268,7 +268,7 @@ class QueryPart:
         return torch.from_numpy(np.maximum.reduceat(products, starts, axis=1))
 
     def _keyed_scores(self, documents: Documents, keys: Tensor, rows: Tensor, texts: Tensor) -> Tensor:
-        """(count, texts): sums of the best products of each query's vectors with document vectors of equal key."""
+        """Return the scores (count, texts) by keys: sums of the best products of vectors with equal keys."""
         assert self.keys is not None
         assert documents.vectors is not None
         own = self.keys.flatten().long()
@@ -296,7 +296,7 @@ class QueryPart:
         return best.view(-1, self.count, self.m).sum(dim=2).T
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
-        """(texts, count): MaxSim of each query with the vectors of each text, (texts, m, dim)."""
+        """Return MaxSim of each text's vectors, (texts, m, dim), with each query: (texts, count)."""
         texts, m, dim = vectors.shape
         tile = scratch.take(texts * m, len(self.vectors), vectors)
         torch.mm(vectors.reshape(-1, dim), self.vectors.T, out=tile)
@@ -331,7 +331,7 @@ def _terms(weights: Tensor) -> Any:
 
 
 def _lexical(terms: Any, weights: Any) -> Tensor:
-    """(queries, texts): the inner products of query weights, CSR, with text weights, CSC."""
+    """Return the inner products of query weights, CSR, with text weights, CSC: (queries, texts)."""
     # scipy's internal matrix-vector product, called with one column at a time: the public API would first copy the
     # columns of a query's terms into a matrix, which takes several times longer than the product.
     from scipy.sparse._sparsetools import csc_matvec

@@ -91,14 +91,14 @@ class Best:
             self._merge()
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last."""
+        """Return scores and documents, (queries, k), best first; -inf and -1 past the last."""
         self._merge()
         keys = torch.sort(self._keys, dim=1, descending=True).values
         empty = keys == _EMPTY
         return _scores(keys).masked_fill(empty, float("-inf")), (_LAST - (keys & _LAST)).masked_fill(empty, -1)
 
     def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
-        """Mark the scores above their row's floor in `_hits`; return groups of eight with a mark, or a GPU's marks."""
+        """Mark the scores above their row's floor in `_hits`; return groups of eight with a mark, on a GPU the marks."""
         size = -(-tile.numel() // 8) * 8
         if self._hits.numel() != size:
             self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
@@ -141,7 +141,7 @@ class Best:
 
 
 def _keys(scores: Tensor, documents: Tensor) -> Tensor:
-    """Integers that sort like the scores; equal scores sort by descending document number; -inf is `_EMPTY`."""
+    """Pack scores and documents into integers that sort by score, then by descending document; -inf is `_EMPTY`."""
     bits = (scores + 0.0).view(torch.int32)  # + 0.0, because -0.0 has different bits
     # As integers, the bits of negative floats sort in reverse.
     ordered = bits ^ ((bits >> 31) & _SIGN)
@@ -154,7 +154,7 @@ def _scores(keys: Tensor) -> Tensor:
 
 
 def _largest(keys: Tensor, k: int) -> Tensor:
-    """(rows, k): the k largest of each row, in any order."""
+    """Return the k largest of each row, in any order."""
     if keys.device.type != "cpu":
         return keys.topk(k, dim=1, sorted=False).values
     # numpy's partition is vectorised, torch's topk on a CPU is not.
@@ -163,7 +163,7 @@ def _largest(keys: Tensor, k: int) -> Tensor:
 
 
 def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
-    """A higher floor that still lets at least `enough` of each row's best columns through."""
+    """Return a higher floor, below at least the best `enough` columns of each row."""
     if tile.shape[1] > 8 * max(enough, _SAMPLE):
         # A sample has `enough` columns above the floor only if all columns together do too.
         tile = tile[:, :: tile.shape[1] // (4 * max(enough, _SAMPLE))]
@@ -178,7 +178,7 @@ def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
 
 
 def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack) -> tuple[Tensor, Tensor]:
-    """The entries that may be among the `enough` best of their row; `rows` ascends."""
+    """Return the entries that may be among the `enough` best of their row; `rows` ascends."""
     counts = torch.bincount(rows)
     wide = torch.full((len(counts), max(enough, int(counts.max()))), float("-inf"))
     wide[rows, torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]] = scores

@@ -43,7 +43,7 @@ _FEW = 8
 def top_k_of_store(
     queries: Representation, store: VectorStore, k: int, *, block: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """The top-k texts of a folder for each query, the same as `top_k` over its blocks of `block` vectors."""
+    """Return the top-k texts of a folder for each query, as `top_k` over its blocks of `block` vectors would."""
     check_k(k)
     width = store.block_rows(block)
     if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:
@@ -92,7 +92,7 @@ def top_k_of_rounded(
     k: int,
     search: Callable[[Representation], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """The top-k texts by vectors and weights together, for a folder with one vector per text.
+    """Return the top-k texts by vectors and weights together, for a folder with one vector per text.
 
     Vectors and the weights of frequent terms, both in `rounded`, are compared in one rough product, the other weights
     term by term in `postings`. `search` is the search without rounding, used where rounding does not pay off or the
@@ -178,7 +178,7 @@ def _refined(
 def _exactly(
     queries: Representation, best: Best, store: VectorStore, k: int, slack: Slack
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The top-k texts by the exact scores of the kept vectors."""
+    """Return the top-k texts by the exact scores of the kept vectors."""
     roughly, rows = best.result()
     kept, most = rows.numpy(), slack.above(roughly).numpy()
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
@@ -236,7 +236,7 @@ def _exact_scores(
 
 
 def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, real: np.ndarray) -> np.ndarray:
-    """(queries, kept): the inner products of query and text weights, 0 past the last text."""
+    """Return the inner products of query and text weights, (queries, kept); 0 past the last text."""
     # scipy's internal routine, on some of the rows: the public API would copy them.
     from scipy.sparse._sparsetools import csr_matvec
 

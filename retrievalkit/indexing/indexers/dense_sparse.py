@@ -71,7 +71,7 @@ class DenseSparse(Indexer):
             self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The exact top-k texts by the scoring rule."""
+        """Return the exact top-k texts by the scoring rule."""
         check_k(k)
         store = self._store
         k = min(k, len(store))
@@ -82,12 +82,12 @@ class DenseSparse(Indexer):
         return named(store.ids, scores.numpy(), rows.numpy())
 
     def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k of a few allowed texts by the scoring rule, always exact."""
+        """Return the top-k of a few allowed texts by the scoring rule, always exact."""
         ids = self._store.ids
         return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts by the scoring rule."""
+        """Return the scores of texts by the scoring rule."""
         return scores_of(queries, self._store, [self._store.ids.rows(names) for names in ids])
 
     def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:

@@ -158,7 +158,7 @@ class Faiss(VectorIndexer):
             raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
+        """Return the top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
@@ -194,7 +194,7 @@ class Faiss(VectorIndexer):
         return [store.ids.take(rows) for rows, _ in hits], [scores for _, scores in hits]
 
     def _selecting(self, index: Any, mask: np.ndarray) -> Any:
-        """The search parameters that restrict an index to some vectors; None if its type has no selector."""
+        """Return the search parameters that restrict an index to some vectors; None if its type has no selector."""
         faiss, selector = self._faiss, self._faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         if isinstance(index, faiss.IndexIVF):
             return faiss.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
@@ -203,12 +203,12 @@ class Faiss(VectorIndexer):
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
 
     def _most(self, index: Any) -> int:
-        """The maximum number of hits of a search."""
+        """Return the maximum number of hits of a search."""
         vectors: int = index.ntotal
         return min(vectors, GPU_MOST) if self.on_gpu else vectors
 
     def _nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(queries, k) scores and rows of faiss's hits where each text has one vector; -1 past the last."""
+        """Return scores and rows (queries, k) of faiss's hits if each text has one vector; -1 past the last."""
         all_scores, all_rows = [], []
         for first, index in self._shards:
             scores, rows = index.search(vectors, min(k, self._most(index)))
@@ -221,7 +221,7 @@ class Faiss(VectorIndexer):
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows and scores of each query's top-k texts; shards are searched sequentially and merged.
+        """Return rows and scores of each query's top-k texts; shards are searched sequentially and merged.
 
         `selected` has the search parameters of each shard; None = its own.
         """
@@ -252,7 +252,7 @@ class Faiss(VectorIndexer):
         return best
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending; all texts if there are few."""
+        """Return the texts that any vector of a query retrieves, ascending, per query; all texts if there are few."""
         store, mask = self._store, queries.vector_mask
         if wanted >= len(store):
             return [np.arange(len(store))] * len(queries)
@@ -355,7 +355,7 @@ def _shard_file(index_dir: Path, first: int) -> Path:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The message of faiss without its C++ function and line, and without the condition if text follows it."""
+    """Return the message of faiss without its C++ function and line, and without the condition if text follows it."""
     text = str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
     return re.sub(r"^'.*' failed: (?=.)", "", text).rstrip(".")
 
@@ -369,7 +369,7 @@ def _as_float32(vectors: np.ndarray) -> np.ndarray:
 
 
 def _sample(source: VectorStore, size: int) -> np.ndarray:
-    """At most `size` vectors, sampled from the whole folder with a fixed seed."""
+    """Sample at most `size` vectors from the whole folder with a fixed seed."""
     size = min(size, source.rows)
     rows = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
     parts, first = [], 0

@@ -1,4 +1,4 @@
-"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU; of a single query also without torch."""
+"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU; a single query also without torch."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class Flat(Indexer):
         return True
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The exact top-k texts by the scoring rule; ties in the order of the index."""
+        """Return the exact top-k texts by the scoring rule; ties in the order of the index."""
         if isinstance(queries, np.ndarray):
             return self._nearest(queries[0], k)
         return self._best(queries, min(k, len(self._store)), None)
 
     def _nearest(self, query: np.ndarray, k: int) -> Hits:
-        """The same texts and scores for the vector of a query, (dim,), in numpy."""
+        """Search with the vector of a query, (dim,), in numpy: the same texts and scores."""
         scores, rows = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
         for block in self._store.blocks(self.block):
             # As in `scoring.bf16_filter.of_query`: the rounding of a product does not depend on the other texts.
@@ -112,7 +112,7 @@ class Flat(Indexer):
         return named(self._store.ids, scores[None], rows[None])
 
     def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The exact top-k allowed texts: a few are read together, many are selected by a mask."""
+        """Return the exact top-k allowed texts: a few are read together, many are selected by a mask."""
         return self._best(queries, min(k, len(self._store)), allowed.mask(self._store.ids))
 
     def _best(self, queries: Representation, k: int, mask: np.ndarray | None) -> Hits:
@@ -132,7 +132,7 @@ class Flat(Indexer):
         return named(store.ids, *(part.cpu() for part in best))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts by the scoring rule, in fp32."""
+        """Return the scores of texts by the scoring rule, in fp32."""
         from retrievalkit.scoring import scores_of, viewed
 
         return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(names) for names in ids])
@@ -145,7 +145,7 @@ class VectorIndexer(Indexer):
     _store: VectorStore
 
     def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k of a few allowed texts, by the original vectors."""
+        """Return the top-k of a few allowed texts, by the original vectors."""
         from retrievalkit.scoring import top_k_among, vectors_alone, viewed
 
         store, queries = self._store, viewed(queries, self.view).to("cpu")
@@ -153,7 +153,7 @@ class VectorIndexer(Indexer):
         return named(store.ids, *top_k_among(queries, store, allowed.mask(store.ids), k))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts by the scoring rule, from the original vectors."""
+        """Return the scores of texts by the scoring rule, from the original vectors."""
         from retrievalkit.scoring import scores_of, vectors_alone, viewed
 
         store, queries = self._store, viewed(queries, self.view)

@@ -73,7 +73,7 @@ class Small(VectorIndexer):
         self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The top-k candidates, with exact scores."""
+        """Return the top-k candidates, with exact scores."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
@@ -88,7 +88,7 @@ class Small(VectorIndexer):
         return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending."""
+        """Return the texts that any vector of a query retrieves, ascending, for each query."""
         assert queries.vectors is not None
         store = self._store
         texts, m, dim = queries.vectors.shape
@@ -124,7 +124,7 @@ def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
 
 
 def _quantised(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """The quantised vectors and their scales."""
+    """Return the quantised vectors and their scales."""
     vectors = vectors.astype(np.float32)
     if kind == "binary":
         return np.packbits(vectors > 0, axis=1), np.empty(0)

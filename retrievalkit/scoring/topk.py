@@ -98,7 +98,7 @@ class Best:
         return _scores(keys).masked_fill(empty, float("-inf")), (_LAST - (keys & _LAST)).masked_fill(empty, -1)
 
     def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
-        """Mark the scores above their row's floor in `_hits`; return groups of eight with a mark, on a GPU the marks."""
+        """Mark the scores above their row's floor in `_hits`; return the marked groups of eight, on a GPU the marks."""
         size = -(-tile.numel() // 8) * 8
         if self._hits.numel() != size:
             self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)

@@ -1,4 +1,4 @@
-"""Builds an index/ folder from a vectors/ folder or a corpus (`rkit index`).
+"""Building of an index/ folder from a vectors/ folder or a corpus (`rkit index`).
 
 The folder contains the indexer's files and a manifest that records the indexer, its source, and the checkpoint that
 encodes queries. For shards, see `retrievalkit.indexing.shards`.

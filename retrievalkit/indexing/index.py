@@ -1,4 +1,4 @@
-"""`rkit index`: builds an index/ folder from a vectors/ folder or a corpus; changes or checks an index.
+"""`rkit index`: build an index/ folder from a vectors/ folder or a corpus; change or check an index.
 
 rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N] [--check]
 rkit index INDEX --add PLACE [--mirror] | --delete ID | --compact | --check

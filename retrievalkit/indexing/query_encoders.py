@@ -1,4 +1,4 @@
-"""Encodes queries for the searched indexes, each with the checkpoint that encoded its texts.
+"""Encoding of queries, for each index with the checkpoint that encoded its texts.
 
 Vectors of different checkpoints are not comparable, so any other checkpoint is refused.
 """

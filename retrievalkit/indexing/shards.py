@@ -1,4 +1,4 @@
-"""Builds an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
+"""Building of an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
 
 For vectors, each shard becomes a segment of the index (see `indexing.segments`), as if added later. For texts, the
 indexer joins the shards at the end. Each shard is written atomically, so a killed build resumes with the missing

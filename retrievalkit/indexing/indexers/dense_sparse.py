@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import Hits, named
-from retrievalkit.scoring import check_k, scores_of, top_k, top_k_among, top_k_of_rounded
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer, named
+from retrievalkit.scoring import check_k, top_k, top_k_of_rounded
 
 # Vectors per part: few enough that a query's scores stay in the cache and a copy costs little memory.
 PART_VECTORS = 1 << 16
 _ROUNDED = "rounded"
 
 
-class DenseSparse(Indexer):
+class DenseSparse(VectorIndexer):
     """Hybrid dense and sparse search: the sum of the inner products of vectors and of term weights.
 
     For models that encode both, such as CoT-MAE v2 (Wu et al. 2023, https://arxiv.org/abs/2304.03158). Example:
@@ -36,12 +35,10 @@ class DenseSparse(Indexer):
             processors with bf16 multiplication. No effect if texts have several vectors.
     """
 
-    indexes = "vectors"
     compares_keys = True
 
     def __init__(self, *, rounded: bool = True) -> None:
         self.rounded = rounded
-        self._store: VectorStore
         self._postings: Postings
         self._rounded: Rounded | None = None
 
@@ -80,15 +77,6 @@ class DenseSparse(Indexer):
         else:
             scores, rows = self._whole(k)(queries)
         return named(store.ids, scores.numpy(), rows.numpy())
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """Return the top-k of a few allowed texts by the scoring rule, always exact."""
-        ids = self._store.ids
-        return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return the scores of texts by the scoring rule."""
-        return scores_of(queries, self._store, [self._store.ids.rows(names) for names in ids])
 
     def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:
         return lambda queries: top_k(queries, self._blocks(), k)

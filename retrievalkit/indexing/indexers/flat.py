@@ -27,7 +27,36 @@ Hits = tuple[list[list[str]], list[np.ndarray]]
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-class Flat(Indexer):
+class VectorIndexer(Indexer):
+    """Base class of indexers that keep the original vectors, and score listed texts by them."""
+
+    indexes = "vectors"
+    _store: VectorStore
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
+        """Return the top-k of a few allowed texts, by the original vectors."""
+        from retrievalkit.scoring import top_k_among
+
+        ids = self._store.ids
+        return named(ids, *top_k_among(self._compared(queries).to("cpu"), self._store, allowed.mask(ids), k))
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Return the scores of texts by the scoring rule, in fp32, from the original vectors."""
+        from retrievalkit.scoring import scores_of
+
+        return scores_of(self._compared(queries), self._store, [self._store.ids.rows(names) for names in ids])
+
+    def _compared(self, queries: Representation) -> Representation:
+        """Return the part of the queries that the index compares."""
+        from retrievalkit.scoring import vectors_alone, viewed
+
+        queries = viewed(queries, self.view)
+        if not self.compares_keys:
+            vectors_alone(queries, self._store.dim)
+        return queries
+
+
+class Flat(VectorIndexer):
     """Exact inner product search by brute force: scores every text for every query.
 
     Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), vectors with keys
@@ -46,7 +75,6 @@ class Flat(Indexer):
         view: Part to compare if texts have vectors and weights: "all", "vectors" or "weights".
     """
 
-    indexes = "vectors"
     compares_keys = True
 
     def __init__(
@@ -61,7 +89,6 @@ class Flat(Indexer):
         if device == "cuda" and self._torch[0].type == "cpu":
             msg = "option 'device' of indexer 'flat' is cuda, but torch detects no GPU. Use auto or cpu."
             raise UnsupportedError(msg)
-        self._store: VectorStore
         self._blocks: DeviceBlocks | None = None
 
     @cached_property
@@ -116,10 +143,10 @@ class Flat(Indexer):
         return self._best(queries, min(k, len(self._store)), allowed.mask(self._store.ids))
 
     def _best(self, queries: Representation, k: int, mask: np.ndarray | None) -> Hits:
-        from retrievalkit.scoring import top_k, top_k_among, top_k_of_store, viewed
+        from retrievalkit.scoring import top_k, top_k_among, top_k_of_store
         from retrievalkit.scoring.device_blocks import DeviceBlocks
 
-        queries, store, (device, dtype) = viewed(queries, self.view), self._store, self._torch
+        queries, store, (device, dtype) = self._compared(queries), self._store, self._torch
         if device.type != "cpu":
             if self._blocks is None or self._blocks.store is not store:
                 self._blocks = DeviceBlocks(store, dtype)
@@ -130,35 +157,6 @@ class Flat(Indexer):
         else:
             best = top_k_among(queries, store, mask, k, block=self.block, dtype=dtype)
         return named(store.ids, *(part.cpu() for part in best))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return the scores of texts by the scoring rule, in fp32."""
-        from retrievalkit.scoring import scores_of, viewed
-
-        return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(names) for names in ids])
-
-
-class VectorIndexer(Indexer):
-    """Base class of indexers that search their own form of the vectors and keep the original vectors for rescoring."""
-
-    indexes = "vectors"
-    _store: VectorStore
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """Return the top-k of a few allowed texts, by the original vectors."""
-        from retrievalkit.scoring import top_k_among, vectors_alone, viewed
-
-        store, queries = self._store, viewed(queries, self.view).to("cpu")
-        vectors_alone(queries, store.dim)
-        return named(store.ids, *top_k_among(queries, store, allowed.mask(store.ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return the scores of texts by the scoring rule, from the original vectors."""
-        from retrievalkit.scoring import scores_of, vectors_alone, viewed
-
-        store, queries = self._store, viewed(queries, self.view)
-        vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(names) for names in ids])
 
 
 def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> Hits:

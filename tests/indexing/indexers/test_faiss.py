@@ -127,6 +127,14 @@ def test_id_maps_and_probing_all_lists_are_exact(tmp_path, options, exact):
     assert (found == expected(queries(count=20), documents, 5)) == exact
 
 
+def test_the_training_size_changes_the_index(tmp_path):
+    store, _ = made(tmp_path / "vectors", [1] * 400)
+    for size in (100, 400):
+        opened("faiss", store, tmp_path / str(size), factory="IVF4,Flat", train_size=size)
+    files = [next((tmp_path / size).glob("*.faiss")).read_bytes() for size in ("100", "400")]
+    assert files[0] != files[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

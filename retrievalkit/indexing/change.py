@@ -186,6 +186,7 @@ def _add_and_delete(
     precision: Any,
     outcome: Outcome,
 ) -> None:
+    """Delete and add texts in one change of the manifest, and record the counts in the outcome."""
     digests = index.digests
     lists = [files.fingerprint(name) for name in sorted(delete) if id_files and os.path.isfile(name)]
     deletion = storage.fingerprint_value([str(add), sorted(delete), lists])
@@ -222,14 +223,7 @@ def _add_and_delete(
         if added:
             texts = open_corpus(work / "texts.jsonl")
             texts.counts_empty = False  # reported already
-    # Stale passages of documents that have become shorter: ID#4 if the input has only ID#1 to ID#3.
-    numbers: dict[str, list[int]] = {}
-    for part in filter(None, map(PART.fullmatch, input_ids)):
-        numbers.setdefault(part[1], []).append(int(part[2]))
-    whole = {document: len(own) for document, own in numbers.items() if len(own) == max(own)}
-    to_delete |= {
-        part[0] for part in filter(None, map(PART.fullmatch, digests)) if int(part[2]) > whole.get(part[1], math.inf)
-    }
+    to_delete |= _stale_passages(input_ids, digests)
     if mirror:
         to_delete |= digests.keys() - set(input_ids)
         if vectors is None and add is not None:
@@ -302,6 +296,16 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
         msg = f"'{index.folder}' does not contain {unknown_ids}{f'; did you mean {close!r}?' if close else '.'}"
         raise InputError(msg)
     return {text for name in names for text in ([name] if name in digests else documents[name])}
+
+
+def _stale_passages(input_ids: Sequence[str], indexed: Iterable[str]) -> set[str]:
+    """Return the passages of documents that have become shorter: ID#4 if the input has only ID#1 to ID#3."""
+    numbers: dict[str, list[int]] = {}
+    for part in filter(None, map(PART.fullmatch, input_ids)):
+        numbers.setdefault(part[1], []).append(int(part[2]))
+    whole = {document: len(own) for document, own in numbers.items() if len(own) == max(own)}
+    parts = filter(None, map(PART.fullmatch, indexed))
+    return {part[0] for part in parts if int(part[2]) > whole.get(part[1], math.inf)}
 
 
 def _fitting(index: _Index, vectors: str | Path) -> VectorStore:

@@ -153,6 +153,24 @@ def commands(model: str) -> dict[str, list[str]]:
             *("mine-negatives", "--from", "one.trec", "--corpus", "corpus.jsonl", "--examples", "train.jsonl"),
             *("--output", "mined.jsonl"),
         ],
+        "train": [
+            *(
+                "train",
+                "--model",
+                model,
+                "--examples",
+                "train.jsonl",
+                "--corpus",
+                "corpus.jsonl",
+                "--output",
+                "trained",
+            ),
+            *("--epochs", "1", "--batch-size", "64", "--held-out", "0"),
+        ],
+        "rerank": [
+            *("rerank", "apply", str(Path(model).parent / "reranker"), "--run", "one.trec", "--k", "1"),
+            *("--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--output", "reranked.trec"),
+        ],
         "evaluate": ["evaluate", "one.trec", "--qrels", "qrels"],
         "compare": ["compare", "one.trec", "two.trec", "--qrels", "qrels", "--output", "page.html", "--no-plot"],
         "convert": ["convert", "one.trec", "converted.trec"],
@@ -189,10 +207,15 @@ def _anonymous(process: int) -> int:
 
 
 def checkpoint(folder: Path) -> str:
-    """Write the checkpoint of a tiny, untrained model."""
-    path = folder / "checkpoint"
+    """Write the checkpoint of a tiny, untrained model, and a re-ranker next to it."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    model, path = testing.tiny_model(folder / "model"), folder / "checkpoint"
     path.mkdir()
-    Retriever.create(testing.tiny_model(folder / "model"), pooler="mean").save(path)
+    Retriever.create(model, pooler="mean").save(path)
+    config = AutoConfig.from_pretrained(model, num_labels=1)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder / "reranker")
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder / "reranker")
     return str(path)
 
 

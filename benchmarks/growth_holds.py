@@ -84,6 +84,9 @@ HOLDS = {
         HITS * (ID + PAIR + NUMBER + 2 * SLOT + MEMBER) + 400,
         10_240,
     ),
+    # The arrays of token ids of a query and a passage, with their keys.
+    "train": Held(_EXAMPLE + _POSITIONS + 2 * (256 + 4 * 12), "examples, positions in the corpus, token ids"),
+    "rerank": Held(_READ_QUERY + _RUN + _POSITIONS, "queries, the run's ids, positions in the corpus"),
     # Three metrics have a value per query; a set has the judged ids that are missing in the run.
     "evaluate": Held(_JUDGED + _RUN + 3 * (ENTRY + NUMBER) + MEMBER, "judgements, ids, values", _EVALUATED, _BATCH),
     # For two runs: a value, in two dicts; the first five hits, as objects with a dict each; ranks of relevant hits.

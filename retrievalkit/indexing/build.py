@@ -1,6 +1,6 @@
-"""Builds an index/ folder from a vectors/ folder or a corpus (`rkit index`).
+"""Building of an index/ folder from a vectors/ folder or a corpus (`rkit index`).
 
-The folder form the indexer's files and a manifest that records the indexer, its source, and the checkpoint that
+The folder contains the indexer's files and a manifest that records the indexer, its source, and the checkpoint that
 encodes queries. For shards, see `retrievalkit.indexing.shards`.
 """
 
@@ -52,7 +52,7 @@ def build_index(
         msg = f"'{source}' is a checkpoint. Encode a corpus with it first: {do}"
         raise ArtifactError(msg)
     if kind == "index":
-        msg = f"'{source}' is an index already."
+        msg = f"'{source}' is an index already. Name a vectors folder or a corpus."
         raise ArtifactError(msg)
     form: Indexed = "vectors" if kind == "vectors" else "texts"
     try:
@@ -117,7 +117,7 @@ def build_index(
 
 
 def _origin(opened: VectorStore | Corpus, source: str | Path, output: Path) -> dict[str, Any]:
-    """The manifest entries that describe the source: fingerprint, corpus and query checkpoint."""
+    """Return the manifest entries that describe the source: fingerprint, corpus and query checkpoint."""
     if isinstance(opened, Corpus):
         fingerprint = opened.fingerprint()
         corpus = {"source": str(source), "fingerprint": fingerprint}

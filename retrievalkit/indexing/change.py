@@ -47,7 +47,7 @@ _WORK = ".changing"
 
 _OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
 _Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any, "np.ndarray | None"]
-"""Ids, vectors, number of vectors per text, weights."""
+"""Ids, vectors, number of vectors per text, weights, keys."""
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions", "compressor")
 
 
@@ -76,7 +76,7 @@ class Outcome:
     segments: int = 1
 
     def as_json(self) -> dict[str, int]:
-        """The counts as JSON values."""
+        """Return the counts as JSON values."""
         return asdict(self)
 
     @property
@@ -110,7 +110,7 @@ def change_index(
         msg = "there is nothing to change. Set add, delete or compact."
         raise OptionError(msg)
     if mirror and add is None:
-        msg = "mirror deletes the texts that are not in the passages of add. Set add too, or leave it out."
+        msg = "mirror deletes the texts that are not in the passages of add. Set add too, or leave mirror out."
         raise OptionError(msg)
     with storage.held(folder):
         storage.restore(folder)
@@ -186,6 +186,7 @@ def _add_and_delete(
     precision: Any,
     outcome: Outcome,
 ) -> None:
+    """Delete and add texts in one change of the manifest, and record the counts in the outcome."""
     digests = index.digests
     lists = [files.fingerprint(name) for name in sorted(delete) if id_files and os.path.isfile(name)]
     deletion = storage.fingerprint_value([str(add), sorted(delete), lists])
@@ -222,14 +223,7 @@ def _add_and_delete(
         if added:
             texts = open_corpus(work / "texts.jsonl")
             texts.counts_empty = False  # reported already
-    # Stale passages of documents that have become shorter: ID#4 if the input has only ID#1 to ID#3.
-    numbers: dict[str, list[int]] = {}
-    for part in filter(None, map(PART.fullmatch, input_ids)):
-        numbers.setdefault(part[1], []).append(int(part[2]))
-    whole = {document: len(some) for document, some in numbers.items() if len(some) == max(some)}
-    to_delete |= {
-        part[0] for part in filter(None, map(PART.fullmatch, digests)) if int(part[2]) > whole.get(part[1], math.inf)
-    }
+    to_delete |= _stale_passages(input_ids, digests)
     if mirror:
         to_delete |= digests.keys() - set(input_ids)
         if vectors is None and add is not None:
@@ -258,7 +252,7 @@ def _add_and_delete(
     if added and not index.indexer.segmented:
         name, options = index.opened.name, index.manifest["indexer"]["options"]
         named = ", ".join(f"{key}={options[key]}" for key in ("uri", "scale") if key in options)
-        msg = f"'{index.folder}' is built from all texts at once (indexer '{name}', {named}). Index the whole corpus."
+        msg = f"'{index.folder}' is built from all texts together (indexer '{name}', {named}). Index the whole corpus."
         raise UnsupportedError(msg)
     if added and vectors is None:
         assert texts is not None
@@ -273,7 +267,7 @@ def _add_and_delete(
 
 
 def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, repeated: bool) -> set[str]:
-    """The ids of the texts to delete, named by text id, by document id, or in files that list ids."""
+    """Return the ids of the texts to delete, named by text id, by document id, or in files that list ids."""
     digests = index.digests
     documents: dict[str, list[str]] = {}
     for name in digests:
@@ -289,7 +283,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
             names.append(name)
         elif name.endswith(".parquet") or files.first_character(name) in ("{", "[") or table_of(name, corpus_table):
             names += open_corpus(name).ids()
-        else:  # one id per line
+        else:  # an id per line
             names += [line.text for line in files.filled_lines(name)]
     unknown = [name for name in names if name not in known]
     if unknown and repeated:
@@ -304,6 +298,16 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
     return {text for name in names for text in ([name] if name in digests else documents[name])}
 
 
+def _stale_passages(input_ids: Sequence[str], indexed: Iterable[str]) -> set[str]:
+    """Return the passages of documents that have become shorter: ID#4 if the input has only ID#1 to ID#3."""
+    numbers: dict[str, list[int]] = {}
+    for part in filter(None, map(PART.fullmatch, input_ids)):
+        numbers.setdefault(part[1], []).append(int(part[2]))
+    whole = {document: len(own) for document, own in numbers.items() if len(own) == max(own)}
+    parts = filter(None, map(PART.fullmatch, indexed))
+    return {part[0] for part in parts if int(part[2]) > whole.get(part[1], math.inf)}
+
+
 def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
     """Open a vectors folder; refuse it unless the model of the index encoded it."""
     store = VectorStore(vectors)
@@ -312,8 +316,7 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
         msg = f"the vectors of '{vectors}' and '{index.folder}' are not comparable. Add the passages instead."
         raise ArtifactError(msg)
     stored = joined_vectors(index.folder, index.manifest)
-    sizes = {(one.dim, one.vocabulary, one.keyed) for one in (store, stored or store)}
-    if len(sizes) > 1:
+    if stored and (store.dim, store.vocabulary, store.keyed) != (stored.dim, stored.vocabulary, stored.keyed):
         msg = f"'{vectors}' has vectors of size {store.dim or store.vocabulary:,}{', with keys' * store.keyed}; "
         msg += f"'{index.folder}' has others."
         raise ArtifactError(msg)
@@ -323,7 +326,7 @@ def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
 def _vectors_of(
     index: _Index, texts: Corpus, work: Path, model: str | Path | None, precision: Any, outcome: Outcome
 ) -> VectorStore:
-    """The vectors of texts, in their order; reuses those that the index holds under other ids."""
+    """Return the vectors of texts, in their order; those that the index holds under other ids are reused."""
     stored, digests = joined_vectors(index.folder, index.manifest), index.digests
     rows_stored = [] if stored is None else stored.ids.rows(list(digests)).tolist()
     row_by_digest = {digest: row for digest, row in zip(digests.values(), rows_stored, strict=False) if row >= 0}
@@ -370,13 +373,13 @@ def _encoded(index: _Index, texts: Path, output: Path, model: str | Path | None,
     with anonymously(place != str(model)):
         manifest = encode(place, texts, side="document", output=output, options=EncodingOptions(**settings))
     if manifest["checkpoint"]["fingerprint"] != checkpoint["fingerprint"]:
-        msg = f"'{place}' is another model than the one that encoded '{index.folder}'. Set --model to that model."
+        msg = f"'{place}' is not the model that encoded '{index.folder}'. Set --model to the model that did."
         raise ArtifactError(msg)
     return output
 
 
 def _recorded_options(index: _Index) -> dict[str, Any]:
-    """The encoding options recorded in an index or in its source vectors; {} if unknown."""
+    """Return the encoding options recorded in an index or in its source vectors; {} if unknown."""
     places = [segment.folder(index.folder) / "vectors" for segment, _ in index.segments]
     places.append(Path(index.manifest["inputs"].get("vectors", {}).get("path", "")))
     place = next((place for place in places if storage.kind_of(place) == "vectors"), None)
@@ -573,7 +576,7 @@ def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _recorded_corpus(entry: Mapping[str, Any] | None, folder: Path) -> Corpus | None:
-    """The corpus that a manifest names; None if it is missing or has changed."""
+    """Return the corpus that a manifest names; None if it is missing or has changed."""
     try:
         return None if entry is None else open_recorded_corpus(entry, folder)
     except InputError:

@@ -53,7 +53,7 @@ class Call:
 
 
 class Spread(Segmented):
-    """Searches the segments of an index on the workers of a cluster."""
+    """The segments of an index, searched on the workers of a cluster."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class Spread(Segmented):
         self._call_all("")
 
     def search(self, queries: Any, k: int) -> Hits:
-        """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
+        """Return the top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged(self._call_all("search", queries, k), k)
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k allowed texts of all segments."""
+        """Return the top-k allowed texts of all segments."""
         return merged(self._call_all("search_among", queries, k, allowed), k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts, each from the segment that holds it."""
+        """Return the scores of texts, each from the segment that holds it."""
         return filled(self._call_all("scores", queries, [list(names) for names in ids]), ids)
 
     def contributions(self, query: Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """The indexer's contributions; only for one segment."""
+        """Return the indexer's contributions; only for one segment."""
         if len(self._calls) > 1:
             msg = "the contributions of terms are unknown for an index whose segments are searched separately."
             raise UnsupportedError(msg)
@@ -108,7 +108,7 @@ class Spread(Segmented):
 
 
 class Holder:
-    """Opens segments in a worker, and keeps them open."""
+    """The open segments of a worker."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[Path, tuple[str, ...]], tuple[tuple[str, Any], Indexer, Lease]] = {}

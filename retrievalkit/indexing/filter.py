@@ -36,7 +36,7 @@ _EXAMPLE = "Write it as in: year >= 2020 and (source = faq or not tags in (draft
 
 @lru_cache(maxsize=8)
 def allowed_texts(table: FieldTable, filter: str) -> Allowed:
-    """The texts that pass a filter."""
+    """Return the texts that pass a filter."""
     masks: list[np.ndarray] = []
 
     def compare(match: re.Match[str]) -> str:
@@ -80,27 +80,27 @@ def _evaluated(tree: ast.expr, masks: list[np.ndarray]) -> np.ndarray:
 
 
 def _compared(table: FieldTable, name: str, sign: str, value: str) -> np.ndarray:
-    """(texts,) bool: True where the field passes the comparison."""
+    """Return a mask, (texts,) bool: True where the field passes the comparison."""
     texts, column = table.values(name)
-    values, kind, wanted = column.to_numpy(zero_copy_only=False), str(column.type), _plain(value)
-    number = float(wanted) if _NUMBER.fullmatch(wanted) else None
-    if kind == "bool" and wanted.lower() in ("true", "false"):
-        passed = _SIGNS[sign](values, wanted.lower() == "true")
+    values, kind, plain = column.to_numpy(zero_copy_only=False), str(column.type), _plain(value)
+    number = float(plain) if _NUMBER.fullmatch(plain) else None
+    if kind == "bool" and plain.lower() in ("true", "false"):
+        passed = _SIGNS[sign](values, plain.lower() == "true")
     elif kind in ("int64", "double") and number is not None:
-        passed = _SIGNS[sign](values, int(wanted) if wanted.lstrip("+-").isdigit() else number)
+        passed = _SIGNS[sign](values, int(plain) if plain.lstrip("+-").isdigit() else number)
     elif kind != "string":
         holds = "true and false" if kind == "bool" else "numbers"
-        msg = f"the filter compares the field '{name}', which holds {holds}, with '{wanted}'. {_EXAMPLE}"
+        msg = f"the filter compares the field '{name}', which holds {holds}, with '{plain}'. {_EXAMPLE}"
         raise OptionError(msg)
-    elif number is not None and value == wanted and all(map(_NUMBER.fullmatch, values.tolist())):
+    elif number is not None and value == plain and all(map(_NUMBER.fullmatch, values.tolist())):
         passed = _SIGNS[sign](values.astype(float), number)
     else:
-        passed = _SIGNS[sign](values, wanted)
+        passed = _SIGNS[sign](values, plain)
     mask = np.zeros(len(table), dtype=bool)
     mask[texts[np.asarray(passed, dtype=bool)]] = True
     return mask
 
 
 def _plain(value: str) -> str:
-    """A value without its quotation marks."""
+    """Return a value without its quotation marks."""
     return re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "'\"" else value

@@ -1,4 +1,4 @@
-"""`rkit index`: builds an index/ folder from a vectors/ folder or a corpus; changes or checks an index.
+"""`rkit index`: build an index/ folder from a vectors/ folder or a corpus; change or check an index.
 
 rkit index VECTORS|CORPUS --indexer N --output DIR [--shards N] [--check]
 rkit index INDEX --add PLACE [--mirror] | --delete ID | --compact | --check
@@ -84,7 +84,7 @@ class IndexFolder(Folder):
         self.recall = recall
 
     def as_json(self) -> dict[str, Any]:
-        """The recall, the changes, or the manifest of a new index."""
+        """Return the recall, the changes, or the manifest of a new index."""
         result = self.recall or self.outcome
         return self.manifest if result is None else result.as_json()
 

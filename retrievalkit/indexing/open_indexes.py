@@ -64,7 +64,7 @@ class OpenIndex:
 
     @property
     def needs_encoding(self) -> bool:
-        """True if the indexer searches for encoded queries, not for texts."""
+        """True if the queries of the index are encoded, False if they are texts."""
         return self.indexer.indexes == "vectors"
 
     @property
@@ -85,7 +85,7 @@ class OpenIndex:
         return None if name is None else FieldTable(storage.inside(self.folder, name))
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """The ids and scores of each query's top-k texts, optionally among allowed texts."""
+        """Return the ids and scores of each query's top-k texts, optionally among allowed texts."""
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
         vector = queries.vector_for(self) if allowed is None else None
@@ -103,7 +103,7 @@ class OpenIndex:
         return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """The scores of listed texts, for each query."""
+        """Return the scores of listed texts, for each query."""
         return self.indexer.scores(queries.encoded_for(self), ids)
 
 
@@ -128,7 +128,7 @@ class OpenRun:
         return storage.fingerprint_file(self.place) if self.place.is_file() else storage.fingerprint_value(self.run)
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """The first k hits of each query in the run, or its first k allowed hits."""
+        """Return the first k hits of each query in the run, or its first k allowed hits."""
         hits = (ranking(self.run, self.names.get(query.id, query.id)) for query in queries)
         rankings = []
         for ids, scores in hits:
@@ -273,10 +273,11 @@ def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def locate_input(entry: Mapping[str, Any], folder: Path) -> str | None:
-    """The absolute path of an input in an index's manifest: in the index, as recorded, or next to it; None if gone.
+    """Return the absolute path of an input that an index's manifest names; None if it is gone.
 
-    The manifest is untrusted. A store receives the user's credentials, so only the bucket of the index itself, which
-    the user named, is opened. The caller compares the fingerprint of anything else outside the index before use.
+    It is looked up in the index, at the recorded path, and next to the index. The manifest is untrusted. A store
+    receives the user's credentials, so only the bucket of the index itself, which the user named, is opened. The caller
+    compares the fingerprint of anything else outside the index before use.
     """
     place: str = entry.get("path", "")
     if storage.is_address(place):

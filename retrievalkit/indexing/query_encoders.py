@@ -1,4 +1,4 @@
-"""Encodes queries for the searched indexes, each with the checkpoint that encoded its texts.
+"""Encoding of queries, for each index with the checkpoint that encoded its texts.
 
 Vectors of different checkpoints are not comparable, so any other checkpoint is refused.
 """
@@ -72,7 +72,7 @@ class Encoders:
                 raise ArtifactError(msg)
 
     def of(self, index: OpenIndex) -> Retriever:
-        """The retriever of an index."""
+        """Return the retriever of an index."""
         with self.using(index) as retriever:
             return retriever
 
@@ -99,7 +99,7 @@ class Encoders:
             return retriever.encode(texts, side, precision=self.precision)
 
     def compiled(self, index: OpenIndex) -> CompiledRetriever | None:
-        """The retriever of an index without torch; None if torch encodes for the index, or is loaded already."""
+        """Return the retriever of an index without torch; None if torch encodes for the index, or is loaded already."""
         size, cut, checkpoint = index.indexer.array_size, self.dimensions_for(index), index.checkpoint
         # A search of several retrievers has no folders of its own.
         known = size and cut is None and self.precision == "fp32" and str(index.folder) in self._folders
@@ -143,17 +143,17 @@ class Encoders:
         return storage.fingerprint_value([self._folders[str(index.folder)], description, self.options_for(index)])
 
     def place_of(self, index: OpenIndex) -> str:
-        """The location of an index's model: a folder, or the name of a pretrained model."""
+        """Return the location of an index's model: a folder, or the name of a pretrained model."""
         return self._folders[str(index.folder)]
 
     def options_for(self, index: OpenIndex) -> dict[str, Any]:
-        """The encoder options for an index's queries, where they differ from its model's."""
+        """Return the encoder options for an index's queries that differ from its model's."""
         recorded = (index.checkpoint or {}).get("encoder_options", {}).get("query_length")
         length = recorded if self.query_length is None else self.query_length
         return {} if length is None else {"query_length": length}
 
     def dimensions_for(self, index: OpenIndex) -> int | None:
-        """Number of dimensions kept of query vectors, as in the index's vectors; None = all."""
+        """Return the number of dimensions to keep of query vectors, as in the index's vectors; None = all."""
         dimensions: int | None = (index.checkpoint or index.manifest).get("dimensions")
         return dimensions
 
@@ -238,19 +238,19 @@ class QueryBatch:
         return iter(self.queries)
 
     def take(self, rows: Sequence[int]) -> Self:
-        """A subset of the queries, with their encodings."""
+        """Return a subset of the queries, with their encodings."""
         encoded = {key: _rows(queries, rows) for key, queries in self._encoded.items()}
         return replace(self, queries=[self.queries[row] for row in rows], _encoded=encoded)
 
     def vector_for(self, index: OpenIndex) -> np.ndarray | None:
-        """The vector (1, dim) of a single query, encoded without torch; None if that is impossible."""
+        """Encode a single query without torch: its vector (1, dim), or None if torch is needed."""
         text = self.queries[0].text if len(self) == 1 else ""  # "" if the query is a vector
         compiled = self.encoders.compiled(index) if text else None
         vector = None if compiled is None else compiled.encode([self.queries[0].content], "query")
         return vector if vector is not None and vector.shape[1] == index.indexer.array_size else None
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
-        """The queries in the form that an index searches: encoded, or as texts."""
+        """Return the queries in the form that an index searches: encoded, or as texts."""
         texts = [query.text for query in self.queries]
         if not index.needs_encoding:
             return texts
@@ -284,11 +284,11 @@ class EncodedBatch(QueryBatch):
             raise UnsupportedError(msg)
 
     def take(self, rows: Sequence[int]) -> Self:
-        """A subset of the queries."""
+        """Return a subset of the queries."""
         return replace(self, queries=[self.queries[row] for row in rows], encoded=_rows(self.encoded, rows))
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
-        """The representation of the queries."""
+        """Return the representation of the queries."""
         if not index.needs_encoding:
             msg = f"the index '{index.label}' searches words, but the queries are vectors. Search with texts."
             raise UnsupportedError(msg)
@@ -302,7 +302,7 @@ def _rows(encoded: Representation, rows: Sequence[int]) -> Representation:
 
 
 def _fingerprint_of(model: str | Path) -> str:
-    """The fingerprint of a checkpoint; "" for an untrained model, which would have to be loaded."""
+    """Return the fingerprint of a checkpoint; "" for an untrained model, which would have to be loaded."""
     from retrievalkit.models.checkpoint import checkpoint_fingerprint, is_checkpoint
 
     if is_checkpoint(model):

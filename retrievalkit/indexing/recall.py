@@ -1,8 +1,8 @@
 """Recall of an index against brute-force search: `rkit index --check`.
 
-Queries are searched in the index and by brute force over its vectors. They are a sample of the folder's texts,
-drawn with a seed, or queries of a file, encoded with the checkpoint. A hit counts if its score is at least
-the score of the last text of the brute-force top k, so ties do not lower recall.
+Queries are searched in the index and by brute force over its vectors. They are a random sample of the folder's texts,
+or the queries of a file, encoded with the checkpoint. A hit counts if its score is at least that of the last text in
+the brute-force top k, so ties do not lower recall.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recall:
         queries: Number of queries searched.
         k: Hits per query.
         recall: Fraction of the top-k texts that the index returned, averaged over queries.
-        exact: True if the index returned all of them for every query, with equal scores up to rounding.
+        exact: True if the index returned the whole top k of every query, with equal scores up to rounding.
         largest_difference: The largest difference between a hit's score in the index and its score by brute force.
         source: Origin of the queries.
     """
@@ -58,7 +58,7 @@ class Recall:
     source: str
 
     def as_json(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return asdict(self)
 
     @property
@@ -91,20 +91,20 @@ def check_index(
         msg = f"index '{folder}' indexes texts (indexer '{index.name}'): there are no vectors to compare it with."
         raise UnsupportedError(msg)
     store = _vectors(index)
-    wanted = min(k, len(store))
+    depth = min(k, len(store))
     searched, exact, difference = 0, True, 0.0
     shares: list[float] = []
     for encoded in _own_texts(store, count) if queries is None else _encoded(index, queries, count, model, precision):
         batch = viewed(encoded, index.indexer.view)
         searched += len(batch)
-        ids, reported = index.indexer.search(batch, wanted)
+        ids, reported = index.indexer.search(batch, depth)
         rows = [store.ids.rows(hits) for hits in ids]
         for hits, texts in zip(ids, rows, strict=True):
             if (texts < 0).any():
                 unknown = hits[int(np.argmax(texts < 0))]
-                msg = f"index '{index.folder}' returns '{unknown}', a text that it has no vectors of. Index again."
+                msg = f"index '{index.folder}' returns the text '{unknown}' and holds no vectors of it. Index again."
                 raise ArtifactError(msg)
-        best, _ = top_k(batch, store.blocks(_BLOCK), wanted, width=store.block_rows(_BLOCK))
+        best, _ = top_k(batch, store.blocks(_BLOCK), depth, width=store.block_rows(_BLOCK))
         for scores, own, every in zip(scores_of(batch, store, rows), reported, best.numpy(), strict=True):
             top = every[np.isfinite(every)]
             if not len(top):
@@ -133,7 +133,7 @@ def check_beforehand(source: str | Path, queries: str | Path | None) -> None:
 
 
 def _vectors(index: OpenIndex) -> VectorStore:
-    """The verified vectors that the index was built from, inside the index or at the recorded path."""
+    """Return the verified vectors that the index was built from, inside the index or at the recorded path."""
     view = index.indexer.view
     if "segments" in index.manifest:
         joined = joined_vectors(index.folder, index.manifest, view=view)
@@ -156,7 +156,7 @@ def _vectors(index: OpenIndex) -> VectorStore:
 
 
 def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
-    """Texts of the folder as queries: a vector per text, or all vectors if their number varies (late interaction)."""
+    """Yield texts as queries, with one of their vectors, or with all if their number varies (late interaction)."""
     random = np.random.default_rng(SEED)
     sampled = np.sort(random.choice(len(store), min(count, len(store)), replace=False))
     for start in range(0, len(sampled), _BATCH):
@@ -180,7 +180,7 @@ def _own_texts(store: VectorStore, count: int) -> Iterator[Representation]:
 def _encoded(
     index: OpenIndex, file: str | Path, count: int, model: str | Path | None, precision: Precision | None
 ) -> Iterator[Representation]:
-    """The first queries of a file, encoded with the checkpoint of the index."""
+    """Yield the first queries of a file, encoded with the checkpoint of the index."""
     queries = read_queries(file)[:count]
     encoders = Encoders(model, [index], precision or "fp32")
     for start in range(0, len(queries), _BATCH):

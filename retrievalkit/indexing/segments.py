@@ -51,23 +51,23 @@ class Segment:
     deleted: str = ""
 
     def folder(self, index: Path) -> Path:
-        """The folder of the segment."""
+        """Return the folder of the segment."""
         return storage.inside(index, f"{FOLDER}/{self.name}") if self.name else index
 
     def deleted_ids(self, index: Path) -> frozenset[str]:
-        """The ids of the deleted texts."""
+        """Return the ids of the deleted texts."""
         if not self.deleted:
             return frozenset()
         return frozenset(line.text for line in read_lines(storage.inside(index, f"{FOLDER}/{self.deleted}")))
 
 
 def segments_of(manifest: Mapping[str, Any]) -> list[Segment]:
-    """The segments in an index's manifest; for an unchanged index, the index itself."""
+    """Return the segments in an index's manifest; for an unchanged index, the index itself."""
     return [Segment(entry["name"], entry.get("deleted", "")) for entry in manifest.get("segments", [{"name": ""}])]
 
 
 def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "all") -> VectorStore | None:
-    """The vectors of all segments of an index, read as one folder; None if a segment has none."""
+    """Return the vectors of all segments of an index, read as one folder; None if a segment has none."""
     from retrievalkit.data.vectors import JoinedStore, VectorStore
 
     segments = segments_of(manifest)
@@ -98,7 +98,7 @@ class Lease:
 
 
 def leased_manifest(folder: Path) -> tuple[dict[str, Any], Lease]:
-    """The manifest of an index, and a lease on its files; reads again if a change intervenes."""
+    """Return the manifest of an index, and a lease on its files; read both again if a change intervenes."""
     while True:
         manifest = storage.read_manifest(folder, "index")
         lease = Lease(folder, manifest)
@@ -141,7 +141,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 class Segmented(Indexer):
-    """Searches the segments of an index as one, each with its own indexer; skips deleted texts."""
+    """The segments of an index, each with its own indexer, searched as one index without deleted texts."""
 
     def __init__(self, parts: Sequence[Indexer], deleted: Sequence[frozenset[str]]) -> None:
         self._parts = list(zip(parts, deleted, strict=True))
@@ -159,11 +159,11 @@ class Segmented(Indexer):
         raise NotImplementedError
 
     def search(self, queries: Any, k: int) -> Hits:
-        """The top-k texts of all segments; ties in segment order, then in the order of each segment."""
+        """Return the top-k texts of all segments; ties in segment order, then in the order of each segment."""
         return merged([self._hits(part, deleted, queries, k) for part, deleted in self._parts], k)
 
     def search_among(self, queries: Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k allowed texts of all segments; a changed text counts only where it is not deleted."""
+        """Return the top-k allowed texts of all segments; a changed text counts only where it is not deleted."""
         hits: list[Hits] = [([[] for _ in range(len(queries))], [[] for _ in range(len(queries))])]
         for part, deleted in self._parts:
             if remaining := allowed.without(deleted):
@@ -171,7 +171,7 @@ class Segmented(Indexer):
         return merged(hits, k)
 
     def scores(self, queries: Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts, each from the segment that holds it."""
+        """Return the scores of texts, each from the segment that holds it."""
         import numpy as np
 
         parts = [part.scores(queries, ids) for part, _ in self._parts]
@@ -182,7 +182,7 @@ class Segmented(Indexer):
         return filled(parts, ids)
 
     def _hits(self, part: Indexer, deleted: frozenset[str], queries: Any, k: int) -> Hits:
-        """The top-k texts of a segment, without deleted texts."""
+        """Return the top-k texts of a segment, without deleted texts."""
         wanted = k + min(len(deleted), _SPARE)
         while True:
             ids, scores = part.search(queries, wanted)

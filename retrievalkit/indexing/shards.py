@@ -1,4 +1,4 @@
-"""Builds an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
+"""Building of an index in shards, by position of the texts: `rkit index SOURCE --shards N`.
 
 For vectors, each shard becomes a segment of the index (see `indexing.segments`), as if added later. For texts, the
 indexer joins the shards at the end. Each shard is written atomically, so a killed build resumes with the missing
@@ -34,7 +34,7 @@ JOINED = ".shards"
 def check(name: str, indexer: Indexer, source: VectorStore | Corpus, number: int) -> None:
     """Refuse shards that cannot be built."""
     if not indexer.segmented or (indexer.indexes == "texts" and type(indexer).join is Indexer.join):
-        msg = f"indexer '{name}' builds an index of all texts at once, with these options. Leave out --shards."
+        msg = f"indexer '{name}' with these options indexes all texts together. Leave out --shards."
         raise UnsupportedError(msg)
     if isinstance(source, VectorStore) and (most := len(source.starts) - 1) < number:
         msg = f"'{source.folder}' has {counted(most, 'shards')} of texts, fewer than {number:,}. Use fewer --shards."

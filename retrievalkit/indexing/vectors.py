@@ -100,9 +100,11 @@ class Vectors:
         stacked = vstack(weights, format="csr") if weights else None
         if len({array.shape[1:] for array in arrays}) <= 1 and all(part.counts is None for part in parts):
             return cls(ids, np.concatenate(arrays) if arrays else None, None, stacked, dimensions)
-        own = zip(parts, arrays, strict=True)
-        counts = [np.full(len(one.ids), array.shape[1]) if one.counts is None else one.counts for one, array in own]
-        rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in arrays])
+        pairs = zip(parts, arrays, strict=True)
+        counts = [
+            np.full(len(part.ids), array.shape[1]) if part.counts is None else part.counts for part, array in pairs
+        ]
+        rows = np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
         keys = [part.keys for part in parts if part.keys is not None]
         return cls(ids, rows, np.concatenate(counts), stacked, dimensions, np.concatenate(keys) if keys else None)
 
@@ -122,7 +124,7 @@ class Vectors:
             if counts is not None:
                 first, counts = int(counts[:start].sum()), counts[part]
                 rows = slice(first, first + int(counts.sum()))
-            vectors, keys = (None if one is None else one[rows] for one in (self.vectors, self.keys))
+            vectors, keys = (None if array is None else array[rows] for array in (self.vectors, self.keys))
             weights = None if self.weights is None else self.weights[part]
             writer.write_shard(number, self.ids[part], vectors, counts=counts, weights=weights, keys=keys)
         written, files = writer.finish(), writer.checksums()
@@ -131,7 +133,7 @@ class Vectors:
         storage.write_manifest(folder, "vectors", command="write", options={}, counts=written, files=files, **entries)
 
     def to_numpy(self) -> np.ndarray:
-        """(texts, dim) float32; (texts, m, dim) if each text has m vectors.
+        """Return the vectors, (texts, dim) float32, or (texts, m, dim) if each text has m vectors.
 
         Raises:
             UnsupportedError: The texts have only term weights, or varying numbers of vectors.
@@ -145,13 +147,13 @@ class Vectors:
         return self.vectors[:, 0] if self.vectors.shape[1] == 1 else self.vectors
 
     def to_torch(self) -> Tensor:
-        """The array of `to_numpy` as a tensor."""
+        """Return the array of `to_numpy` as a tensor."""
         import torch
 
         return torch.from_numpy(self.to_numpy())
 
     def to_list(self) -> list[np.ndarray]:
-        """The vectors of each text, (m, dim) float32.
+        """Return the vectors of each text, (m, dim) float32.
 
         Raises:
             UnsupportedError: The texts have only term weights.
@@ -163,14 +165,14 @@ class Vectors:
         return np.split(self.vectors, np.cumsum(self.counts)[:-1])
 
     def to_pandas(self) -> DataFrame:
-        """A table with the columns `id` and `vector`."""
+        """Return a table with the columns `id` and `vector`."""
         import pandas
 
         array = self.to_list() if self.counts is not None else self.to_numpy()
         return pandas.DataFrame({"id": list(self.ids), "vector": list(array)})
 
     def to_arrow(self) -> Table:
-        """A table with the columns `id` and `vector`, also for polars: `polars.from_arrow(vectors.to_arrow())`."""
+        """Return a table with the columns `id` and `vector`; for polars, `polars.from_arrow(vectors.to_arrow())`."""
         import pyarrow
 
         array = self.to_list() if self.counts is not None else self.to_numpy()
@@ -178,7 +180,7 @@ class Vectors:
 
     @property
     def representation(self) -> Representation:
-        """The input of `retrievalkit.scoring.scores`."""
+        """The texts as an input of `retrievalkit.scoring.scores`."""
         import torch
 
         from retrievalkit.contracts import Representation
@@ -186,19 +188,19 @@ class Vectors:
         weights = None if self.weights is None else torch.from_numpy(self.weights.toarray())
         if self.vectors is None:
             return Representation(weights=weights)
-        vectors, keys = (None if one is None else torch.from_numpy(one) for one in (self.vectors, self.keys))
+        vectors, keys = (None if array is None else torch.from_numpy(array) for array in (self.vectors, self.keys))
         if self.counts is None:
             return Representation(vectors, weights=weights, keys=keys)
         lengths = self.counts.tolist()
         padded, padded_keys = (
-            None if one is None else torch.nn.utils.rnn.pad_sequence(list(torch.split(one, lengths)), batch_first=True)
-            for one in (vectors, keys)
+            None if rows is None else torch.nn.utils.rnn.pad_sequence(list(rows.split(lengths)), batch_first=True)
+            for rows in (vectors, keys)
         )
         mask = torch.arange(max(lengths)) < torch.from_numpy(self.counts)[:, None]
         return Representation(padded, mask, weights, keys=padded_keys)
 
     def scores(self, documents: Vectors) -> np.ndarray:
-        """(texts, documents) float32: the scores of these queries with documents, by the scoring rule of indexes."""
+        """Return the scores (texts, documents) of these queries with documents, by the scoring rule of indexes."""
         from retrievalkit.scoring import scores
 
         return scores(self.representation, documents.representation).numpy()

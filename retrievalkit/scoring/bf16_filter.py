@@ -49,7 +49,7 @@ class Side:
 
     @classmethod
     def of(cls, vectors: np.ndarray, *, in_bf16: bool) -> Side:
-        """Round vectors to bf16 if wanted, unless their norms are too large."""
+        """Round vectors if `in_bf16`, unless their norms are too large."""
         # Not as numpy's memmap, whose slices cost microseconds each.
         exact = np.asarray(vectors)
         single = torch.from_numpy(exact).float()
@@ -63,7 +63,7 @@ class Side:
         norm = max(norms) * 1.001
         if not norm < _LARGEST_NORM:
             return cls(exact, single, norm, 0.0)
-        # About twice the real distance, which would take longer to compute than it saves.
+        # About twice the real distance, whose computation would take longer than it saves.
         distance = _BF16_ERROR * norm + exact.shape[1] * _SMALLEST if in_bf16 else 0.0
         return cls(exact, rounded, norm, distance)
 
@@ -76,20 +76,20 @@ class Slack:
     relative: float
 
     def below(self, scores: Tensor) -> Tensor:
-        """Lower bound of the exact scores; also of the rough scores, for exact scores of this size."""
+        """Return a lower bound of the exact scores, or of the rough scores for exact scores."""
         # Infinite scores stay infinite: zero times infinity would be NaN.
         return scores - (scores.abs() * self.relative if self.relative else 0.0) - self.fixed
 
     def above(self, scores: Tensor) -> Tensor:
-        """Upper bound of the exact scores."""
+        """Return an upper bound of the exact scores."""
         return -self.below(-scores)
 
 
 def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> Slack:
-    """The error bound of rough products.
+    """Return the error bound of rough products, by Cauchy-Schwarz.
 
-    By Cauchy-Schwarz, for rounding the vectors, and for adding up `dim` products twice: roughly and exactly.
-    `added_to` are the rough products, if numbers with an error of at most `documents.adding` are then added to them.
+    It covers rounding the vectors, and summing `dim` products twice: roughly and exactly. `added_to` are the rough
+    products if numbers with an error of at most `documents.adding` will be added to them.
     """
     dim, largest = queries.exact.shape[1], queries.norm * documents.norm
     rounding = queries.norm * documents.distance + queries.distance * (documents.norm + documents.distance)
@@ -105,22 +105,16 @@ def slack(queries: Side, documents: Side, *, added_to: Tensor | None = None) -> 
 
 
 def of_adding(numbers: int, largest: float) -> float:
-    """Bound on the difference between two sums of this many products in different orders.
+    """Return a bound on the difference between two sums of this many products in different orders.
 
     `largest` is the product of the norms of both sides, which bounds the sum of the absolute values.
     """
     return 2 * (numbers + 1) * _FP32_ERROR * 1.01 * largest + numbers * _SMALLEST
 
 
-def products(queries: Side, documents: Side, tile: Tensor) -> Tensor:
-    """Write the rough products to `tile`, (queries, documents) in the format of the documents."""
-    asked = queries.rough.to(tile.dtype)
-    return torch.mm(asked, documents.rough.T, out=tile)
-
-
 def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(pairs,) float32: the exact inner products of queries `rows`, ascending, with documents `columns`."""
-    found = np.empty(len(rows), dtype=np.float32)
+    """Return the exact inner products, (pairs,) float32, of queries `rows`, ascending, with documents `columns`."""
+    products = np.empty(len(rows), dtype=np.float32)
     cuts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
     # Query by query instead of pair by pair, so that only documents are copied.
     for start, end in itertools.pairwise([*cuts, len(rows)]):
@@ -128,12 +122,12 @@ def of_pairs(queries: np.ndarray, documents: np.ndarray, rows: np.ndarray, colum
         for first in range(start, end, PAIRS):
             part = slice(first, min(first + PAIRS, end))
             # Twice as fast as documents[columns[part]].
-            found[part] = of_query(query, documents.take(columns[part], axis=0, mode="clip"))
-    return found
+            products[part] = of_query(query, documents.take(columns[part], axis=0, mode="clip"))
+    return products
 
 
 def of_query(query: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """(documents,) float32: the exact inner products of a query, (dim,), with documents, (documents, dim)."""
+    """Return the exact inner products, (documents,) float32, of a query, (dim,), with documents, (documents, dim)."""
     # Not a matrix product: its rounding depends on the number of documents.
     products: np.ndarray = np.einsum("ij,j->i", documents.astype(np.float32, copy=False), query)
     return products

@@ -27,12 +27,12 @@ CPU_TILE, GPU_TILE = 1 << 21, 1 << 26
 
 
 def text_mask(states: TokenStates) -> Tensor:
-    """(batch, tokens) bool, True at the tokens of the text itself: no [CLS]- or [SEP]-like token, no padding."""
+    """Return a mask, (batch, tokens) bool: True at text, False at padding and tokens like [CLS] and [SEP]."""
     return states.attention_mask.bool() & ~states.special_mask.bool()
 
 
 def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: str) -> VocabularyHead:
-    """The projection of a vocabulary head without the layers before it: a linear map, as in the papers.
+    """Return the projection of a vocabulary head without the layers in front of it: a linear map, as in the papers.
 
     Args:
         head: The complete head.
@@ -44,15 +44,15 @@ def linear_head(head: Callable[[Tensor], Tensor] | None, width: int, otherwise: 
     """
     if not isinstance(head, VocabularyHead) or head.weight.shape[1] != width:
         msg = (
-            f"the vocabulary head is to be its projection alone, which multiplies hidden states of size {width}, but "
-            f"this model's head has no such projection. Set {otherwise}."
+            "the options select the projection of the vocabulary head, without its other layers, and this model's head "
+            f"has no projection of hidden states of size {width}. Set {otherwise}."
         )
         raise UnsupportedError(msg)
     return VocabularyHead(nn.Identity(), head.weight, head.bias)
 
 
 def max_saturated(hidden: Tensor, head: Callable[[Tensor], Tensor], mask: Tensor) -> Tensor:
-    """Max pooling of log-saturated logits (SPLADE-max): w[j] = max over tokens t in the mask of log(1 + relu(z_t[j])).
+    """Pool log-saturated logits (SPLADE-max): w[j] = max over tokens t in the mask of log(1 + relu(z_t[j])).
 
     Args:
         hidden: (batch, tokens, width) hidden states.
@@ -67,7 +67,7 @@ def max_saturated(hidden: Tensor, head: Callable[[Tensor], Tensor], mask: Tensor
 
 
 def max_weighted_softmax(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor, mask: Tensor) -> Tensor:
-    """Max pooling of weighted word probabilities (Aggretriever): v[j] = max over t in the mask of w_t softmax(z_t)[j].
+    """Pool weighted word probabilities (Aggretriever): v[j] = max over t in the mask of w_t softmax(z_t)[j].
 
     Args:
         hidden: (batch, tokens, width) hidden states.
@@ -101,7 +101,7 @@ def keep_top_k(weights: Tensor, k: int) -> Tensor:
 
 
 def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | None, mask: Tensor) -> Tensor:
-    """(batch, vocabulary): the maximum over the tokens of logits, or of weighted probabilities; -inf without tokens."""
+    """Pool logits, or weighted probabilities, by the maximum over tokens: (batch, vocabulary); -inf without tokens."""
     if not isinstance(head, VocabularyHead):
         return _greatest(head(hidden), weights, mask)
     if hidden.device.type != "cpu":
@@ -112,14 +112,14 @@ def _pooled(hidden: Tensor, head: Callable[[Tensor], Tensor], weights: Tensor | 
     scale = None if weights is None else weights[mask]
     inputs = head.transform(hidden[mask]), head.weight, head.bias, scale
     owner, texts = mask.nonzero()[:, 0], len(mask)
-    if not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs)):
+    if not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)):
         return _maxima(_Projection(_product_dtype(inputs[0]), *inputs[:3]), scale, owner, texts)
     pooled: Tensor = _MaxOfProjection.apply(*inputs, owner, texts)  # type: ignore[no-untyped-call]
     return pooled
 
 
 def _greatest(logits: Tensor, scale: Tensor | None, mask: Tensor) -> Tensor:
-    """(batch, vocabulary): the maximum over the tokens of (batch, tokens, vocabulary) logits, as in `_pooled`."""
+    """Pool (batch, tokens, vocabulary) logits as `_pooled` does: (batch, vocabulary)."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     if scale is not None:
         logits = logits.to(wide).softmax(dim=2) * scale.to(wide)[:, :, None]
@@ -129,12 +129,12 @@ def _greatest(logits: Tensor, scale: Tensor | None, mask: Tensor) -> Tensor:
 def _maxima(
     projection: _Projection, scale: Tensor | None, owner: Tensor, texts: int, winner: Tensor | None = None
 ) -> Tensor:
-    """(texts, vocabulary): see `_MaxOfProjection`; recording the tokens in `winner` takes twice as long."""
+    """Compute `_MaxOfProjection`, (texts, vocabulary); recording the tokens in `winner` takes twice as long."""
     best = projection.states.new_full((texts, len(projection.weight)), float("-inf"), dtype=projection.wide)
     for start in range(0, len(owner), projection.most):
         tokens = slice(start, start + projection.most)
         # The texts of these tokens, and the number of tokens of each.
-        owners, counts = (one.tolist() for one in torch.unique_consecutive(owner[tokens], return_counts=True))
+        owners, counts = (part.tolist() for part in torch.unique_consecutive(owner[tokens], return_counts=True))
         values, first = projection.logits(tokens), tokens.start
         if winner is not None or scale is not None:
             values = values.to(projection.wide)
@@ -174,19 +174,20 @@ class _MaxOfProjection(torch.autograd.Function):
         *inputs, winner = ctx.saved_tensors
         needed = ctx.needs_input_grad[:4]
         if inputs[3] is None:
-            found = _of_logits(gradient, winner, inputs, needed)
+            gradients = _of_logits(gradient, winner, inputs, needed)
         else:
-            found = _of_weighted(gradient, winner, _Projection(ctx.dtype, *inputs[:3]), inputs, needed)
-        return *(None if one is None else one.to(of.dtype) for one, of in zip(found, inputs, strict=True)), None, None
+            gradients = _of_weighted(gradient, winner, _Projection(ctx.dtype, *inputs[:3]), inputs, needed)
+        pairs = zip(gradients, inputs, strict=True)
+        return *(None if own is None else own.to(tensor.dtype) for own, tensor in pairs), None, None
 
 
 def _greatest_of_texts(
     states: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, mask: Tensor
 ) -> Tensor:
-    """`_pooled` of whole texts: (texts, tokens, inner) states, (texts, tokens) scale and mask.
+    """Compute `_pooled` of whole texts: (texts, tokens, inner) states, (texts, tokens) scale and mask.
 
-    A GPU projects padding in less time than a wait for the number of unmasked tokens takes; nothing here waits. Between
-    the passes only the winning tokens are kept; probabilities are computed again.
+    On a GPU, projecting padding takes less time than waiting for the number of unmasked tokens. Between the passes only
+    the winning tokens are kept; probabilities are computed again.
     """
     dtype = _product_dtype(states)
     states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -200,8 +201,8 @@ def _greatest_of_texts(
         for first in range(0, texts, size):
             best: Tensor | None = None
             for token in range(0, tokens, most):
-                some = slice(first, first + size), slice(token, token + most)
-                own = states[some], None if scale is None else scale[some], mask[some]
+                part = slice(first, first + size), slice(token, token + most)
+                own = states[part], None if scale is None else scale[part], mask[part]
                 if scale is None:
                     tile = greatest(*own)
                 else:
@@ -215,7 +216,7 @@ def _greatest_of_texts(
 def _of_logits(
     gradient: Tensor, winner: Tensor, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """The gradients of states, weight, bias and scale (none) from the gradient of the greatest logits.
+    """Return the gradients of states, weight, bias and scale (none) from the gradient of the greatest logits.
 
     For each term of a text a single token has a gradient, so these are sums over few entries; a matrix product would
     multiply zeros for all other tokens.
@@ -234,7 +235,7 @@ def _of_logits(
 
 
 def _sums(to: Tensor, count: int, rows: Tensor, source: Tensor, values: Tensor) -> Tensor:
-    """(count, width): the sum over all entries of `values` times row `rows` of the source, added to row `to`."""
+    """Add `values` times the rows `rows` of the source to the rows `to` of a matrix of zeros, (count, width)."""
     order, sizes = to.argsort(stable=True), torch.bincount(to, minlength=count)
     starts, weights = sizes.cumsum(dim=0) - sizes, values[order]
     return nn.functional.embedding_bag(
@@ -245,7 +246,7 @@ def _sums(to: Tensor, count: int, rows: Tensor, source: Tensor, values: Tensor) 
 def _of_weighted(
     gradient: Tensor, winner: Tensor, projection: _Projection, inputs: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """The gradients of states, weight, bias and scale from the gradient of the greatest scaled probabilities."""
+    """Return the gradients of states, weight, bias and scale from the gradient of the greatest scaled probabilities."""
     *sums, of_scale = sums_and_scale = _zeros(inputs, needed, projection.wide)
     scale = inputs[3]
     assert scale is not None
@@ -262,15 +263,15 @@ def _of_weighted(
 
 
 def _zeros(inputs: Sequence[Tensor | None], needed: Sequence[bool], dtype: torch.dtype) -> list[Tensor | None]:
-    """Zeros to accumulate the gradients in; None for inputs that need no gradient."""
+    """Create zeros to accumulate the gradients in; None for inputs that need no gradient."""
     return [
-        torch.zeros_like(one, dtype=dtype) if one is not None and wanted else None
-        for one, wanted in zip(inputs, needed, strict=False)
+        torch.zeros_like(tensor, dtype=dtype) if tensor is not None and gradient else None
+        for tensor, gradient in zip(inputs, needed, strict=False)
     ]
 
 
 class _Projection:
-    """Projects hidden states to logits, a few tokens at a time. Products are in `dtype`, sums in `wide`."""
+    """The projection of hidden states to logits, a few tokens at a time; products are in `dtype`, sums in `wide`."""
 
     def __init__(self, dtype: torch.dtype, states: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.dtype, self.wide = dtype, torch.promote_types(dtype, torch.float32)
@@ -279,7 +280,7 @@ class _Projection:
         self.most = _most_tokens(weight)
 
     def logits(self, tokens: slice | Tensor) -> Tensor:
-        """(tokens, vocabulary) logits, in the product's `dtype`."""
+        """Return the logits, (tokens, vocabulary), in the product's `dtype`."""
         return nn.functional.linear(self.states[tokens], self.weight, self.bias)
 
     def back(
@@ -303,28 +304,28 @@ class _Projection:
 
 
 def _wins(gradient: Tensor, winner: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """The entries that have a gradient, grouped by the token that receives it.
+    """Yield the entries that have a gradient, grouped by the token that receives it.
 
     Yields:
         (n,) tokens, n at most `most`; and for each of their entries: position among the n, term and gradient.
     """
     for first in range(0, len(gradient), most):
-        some, of = gradient[first : first + most], winner[first : first + most]
-        texts, terms = some.nonzero(as_tuple=True)
-        winners, order = of[texts, terms].sort(stable=True)
+        part = gradient[first : first + most]
+        texts, terms = part.nonzero(as_tuple=True)
+        winners, order = winner[first : first + most][texts, terms].sort(stable=True)
         tokens, rows = torch.unique_consecutive(winners, return_inverse=True)
         sizes = torch.bincount(rows // most, minlength=1).tolist()
-        entries = (rows % most, terms[order], some[texts, terms][order])
-        yield from zip(tokens.split(most), *(one.split_with_sizes(sizes) for one in entries), strict=True)
+        entries = (rows % most, terms[order], part[texts, terms][order])
+        yield from zip(tokens.split(most), *(entry.split_with_sizes(sizes) for entry in entries), strict=True)
 
 
 def _most_tokens(weight: Tensor) -> int:
-    """Number of tokens to project at a time: a multiple of the size that processors multiply."""
+    """Return the number of tokens to project at a time, a multiple of the size that processors multiply."""
     return max(64, (CPU_TILE if weight.device.type == "cpu" else GPU_TILE) // len(weight) // 64 * 64)
 
 
 def _product_dtype(states: Tensor) -> torch.dtype:
-    """The number format that a linear layer would multiply in."""
+    """Return the number format that a linear layer would multiply in."""
     device = states.device.type
     if torch.is_autocast_enabled(device) and states.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
@@ -336,7 +337,7 @@ CPU_LOSS_TILE, GPU_LOSS_TILE = 1 << 24, 1 << 25
 
 
 def token_loss(hidden: Tensor, head: Callable[[Tensor], Tensor], labels: Tensor) -> Tensor:
-    """The mean cross-entropy of the labelled tokens (masked language modelling).
+    """Return the mean cross-entropy of the labelled tokens (masked language modelling).
 
     Logits are computed for labelled positions only, a few at a time, with their gradient, in the forward pass.
 
@@ -360,7 +361,7 @@ def token_losses(head: Callable[[Tensor], Tensor], predicted: Mapping[str, tuple
 
 
 def _true(mask: Tensor, count: int) -> Tensor:
-    """(count,): the positions of the `count` true values."""
+    """Return the positions of the `count` true values."""
     numbers = (mask.cumsum(dim=0) - 1).masked_fill(~mask, count)  # false values share a place behind the others
     places = torch.arange(len(mask), device=mask.device)
     return places.new_zeros(count + 1).scatter_(0, numbers, places)[:count]
@@ -385,8 +386,8 @@ class _Projected(torch.autograd.Function):
         device, exact = states.device.type, torch.promote_types(states.dtype, torch.float32)
         computed = _product_dtype(states)  # as autocast would choose, once for all tiles
         tile = max(1, (CPU_LOSS_TILE if device == "cpu" else GPU_LOSS_TILE) // len(weight))
-        wanted = (states, weight, bias)
-        gradients = _zeros(wanted, ctx.needs_input_grad, exact)
+        inputs = (states, weight, bias)
+        gradients = _zeros(inputs, ctx.needs_input_grad, exact)
         total = states.new_zeros((), dtype=exact)
         with torch.autocast(device, enabled=False):
             projection = _Projection(computed, states, weight, None)
@@ -402,14 +403,14 @@ class _Projected(torch.autograd.Function):
                     at_logits[torch.arange(len(at_logits), device=states.device), targets[part]] -= 1.0
                     projection.back(at_logits, part, *gradients)
         ctx.save_for_backward(*gradients)
-        ctx.rows, ctx.kinds = len(states), [None if one is None else one.dtype for one in wanted]
+        ctx.rows, ctx.dtypes = len(states), [None if tensor is None else tensor.dtype for tensor in inputs]
         return total / len(states)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor | None, ...]:
-        found = [
-            None if gradient is None else (gradient * (of_loss / ctx.rows)).to(kind)
-            for gradient, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)
+        gradients = [
+            None if gradient is None else (gradient * (of_loss / ctx.rows)).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         ]
-        return (*found, None)
+        return (*gradients, None)

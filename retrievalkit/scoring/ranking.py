@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from retrievalkit.contracts import Representation
+from retrievalkit.contracts.models import to_device
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.errors import OptionError
 from retrievalkit.scoring.rule import check_comparable
@@ -19,7 +21,7 @@ from retrievalkit.scoring.tiles import LEAST_ROWS, Documents, QueryPart, Scratch
 from retrievalkit.scoring.topk import Best
 
 # Vectors read at a time to score candidates.
-TAKEN = 1 << 16
+VECTORS_READ = 1 << 16
 
 
 def top_k(
@@ -31,7 +33,7 @@ def top_k(
     dtype: torch.dtype = torch.float32,
     mask: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The exact top-k documents of each query, the same as from sorting all `scores`.
+    """Return the exact top-k documents of each query, as sorting all `scores` would.
 
     Ties are in document order. With weights only, documents that share no term with a query are not returned.
 
@@ -56,68 +58,71 @@ def top_k(
     parts: list[tuple[QueryPart, Best]] = []
     scratch = Scratch()
 
-    def score_block(documents: Documents, searched: tuple[QueryPart, Best]) -> None:
+    def score_block(documents: Documents, dropped: Tensor | None, searched: tuple[QueryPart, Best]) -> None:
         part, best = searched
         block = documents.block
-        kept = None if mask is None else torch.from_numpy(mask[block.first : block.first + block.texts])
         if part.side is not None and documents.side is not None:
             rows, lexical, slack = part.rough_scores(documents, scratch)
-            _mask(rows, kept, documents.texts_of_rows())
+            _drop(rows, dropped)
 
             def exact(rows: Tensor, columns: Tensor) -> Tensor:
                 return part.scores_of_pairs(documents, rows, columns, lexical)
 
-            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors, slack=slack, exact=exact)
+            best.offer(rows, block.first, documents.texts_of_rows, block.most_vectors, slack=slack, exact=exact)
         elif part.single and documents.weights is None:
             # A document has the score of its best vector, so vectors can be filtered before they are grouped.
             rows = part.row_scores(documents, scratch)
-            _mask(rows, kept, documents.texts_of_rows())
-            best.offer(rows, block.first, documents.texts_of_rows(), block.most_vectors)
+            _drop(rows, dropped)
+            best.offer(rows, block.first, documents.texts_of_rows, block.most_vectors)
         else:
             scores = part.document_scores(documents, scratch)
-            _mask(scores, kept, None)
+            _drop(scores, dropped)
             best.offer(scores, block.first)
 
     with torch.no_grad(), Workers(len(queries), queries.device) as working:
         for block in blocks:
             check_comparable(queries, block)
             if not parts:
-                found = query_parts(queries, max(width, block.rows), dtype)
-                parts = [(part, Best(part.count, k, queries.device, least)) for part in found]
+                split = query_parts(queries, max(width, block.rows), dtype)
+                parts = [(part, Best(part.count, k, queries.device, least)) for part in split]
             grouped = block.weights is not None or not is_single(queries)
             ready = Documents.ready(block, queries, dtype, width=width, grouped=grouped)
-            working.start(partial(score_block, ready), parts)
-        results = working.finish(lambda one: one[1].result(), parts)
+            dropped = None
+            if mask is not None:
+                texts = ~mask[block.first : block.first + block.texts]
+                columns = torch.from_numpy(texts if grouped else np.repeat(texts, block.counts))
+                dropped = to_device(columns, queries.device)
+            working.start(partial(score_block, ready, dropped), parts)
+        results = working.finish(lambda searched: searched[1].result(), parts)
     return torch.cat([scores for scores, _ in results]), torch.cat([rows for _, rows in results])
 
 
-def _mask(scores: Tensor, kept: Tensor | None, texts: Tensor | None) -> None:
-    """Set the scores of texts that are not kept to -inf; `texts` has each column's text, None = its own number."""
-    if kept is not None:
-        dropped = ~(kept if texts is None else kept[texts.cpu()])
-        scores.masked_fill_(dropped.to(scores.device), float("-inf"))
+def _drop(scores: Tensor, dropped: Tensor | None) -> None:
+    """Set the scores of dropped columns to -inf."""
+    if dropped is not None:
+        scores.masked_fill_(dropped, float("-inf"))
 
 
 def _without_empty_mask(queries: Representation) -> Representation:
-    """The same queries, without a mask that masks nothing."""
+    """Drop the mask of the queries if it masks nothing."""
     if queries.vector_mask is None or not bool(queries.vector_mask.all()):
         return queries
     return replace(queries, vector_mask=None)
 
 
 class TextReader(Protocol):
-    """Reads texts by row, like `VectorStore`; lets a plugin keep its texts elsewhere."""
+    """A reader of texts by row, like `VectorStore`, for plugins that keep their texts elsewhere."""
 
     @property
     def most_vectors(self) -> int:
         """The largest number of vectors of a text."""
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """The texts of these rows, in their order."""
+        """Return the texts of these rows, in their order."""
 
 
 def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The scores of candidate texts, a separate list for each query: the same numbers as `scores`.
+    """Return the scores of each query's own candidate texts, the same numbers as from `scores`.
 
     Args:
         queries: Q texts, on the CPU.
@@ -128,30 +133,32 @@ def scores_of(queries: Representation, store: TextReader, texts: Sequence[np.nda
         For each query, (texts,) float32 scores, NaN for -1.
     """
     queries = _without_empty_mask(queries)
-    found = []
+    all_scores = []
     with torch.no_grad():
-        for group in _in_groups([len(rows) for rows in texts], TAKEN // max(1, store.most_vectors)):
-            wanted = np.unique(np.concatenate([texts[query] for query in group]))
-            wanted = wanted[wanted >= 0]
-            taken = store.take(wanted)
-            check_comparable(queries, taken)
-            for query in group:
-                there = texts[query] >= 0
-                scores = np.full(len(there), np.nan, dtype=np.float32)
-                if there.any():
-                    block = taken.take(np.searchsorted(wanted, texts[query][there]))
-                    one = queries.rows(slice(query, query + 1))
-                    ready = Documents.ready(block, one, torch.float32)
-                    scores[there] = QueryPart(one, torch.float32).document_scores(ready, Scratch())[0].numpy()
-                found.append(scores)
-    return found
+        ends, size = np.cumsum([len(rows) for rows in texts]), max(1, VECTORS_READ // max(1, store.most_vectors))
+        for _, rows in itertools.groupby(range(len(texts)), lambda row: ends[row] // size):
+            group = list(rows)
+            candidates = np.unique(np.concatenate([texts[row] for row in group]))
+            candidates = candidates[candidates >= 0]
+            read = store.take(candidates)
+            check_comparable(queries, read)
+            for row in group:
+                known = texts[row] >= 0
+                scores = np.full(len(known), np.nan, dtype=np.float32)
+                if known.any():
+                    block = read.take(np.searchsorted(candidates, texts[row][known]))
+                    query = queries.rows(slice(row, row + 1))
+                    ready = Documents.ready(block, query, torch.float32)
+                    scores[known] = QueryPart(query, torch.float32).document_scores(ready, Scratch())[0].numpy()
+                all_scores.append(scores)
+    return all_scores
 
 
 def lexical_scores_of(
     queries: Representation, blocks: Iterable[VectorBlock], texts: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Like `scores_of`, for weights only, block by block; reads every text that shares a term with a query."""
-    found = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
+    all_scores = [np.full(len(rows), np.nan, dtype=np.float32) for rows in texts]
     scratch = Scratch()
     for block in blocks:
         check_comparable(queries, block)
@@ -160,10 +167,10 @@ def lexical_scores_of(
         for part in query_parts(queries, block.rows, torch.float32):
             scores = part.document_scores(ready, scratch).numpy()
             for row, query in enumerate(range(first, first + part.count)):
-                here = (texts[query] >= block.first) & (texts[query] < block.first + block.texts)
-                found[query][here] = scores[row, texts[query][here] - block.first]
+                inside = (texts[query] >= block.first) & (texts[query] < block.first + block.texts)
+                all_scores[query][inside] = scores[row, texts[query][inside] - block.first]
             first += part.count
-    return found
+    return all_scores
 
 
 def best_of_candidates(
@@ -177,44 +184,30 @@ def best_of_candidates(
         candidates: For each query, rows of texts in the folder, ascending.
         k: Number to keep for each query, best first; ties in the order of the folder.
     """
-    found = []
-    for texts, values in zip(candidates, scores_of(queries, store, candidates), strict=True):
+    best = []
+    for texts, scores in zip(candidates, scores_of(queries, store, candidates), strict=True):
         # Candidates ascend; the stable sort keeps that order among ties.
-        order = np.argsort(-values, kind="stable")[:k]
-        found.append((texts[order], values[order]))
-    return found
-
-
-def _in_groups(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Group consecutive numbers; the sizes of a group add up to at most `most`, unless it has one member."""
-    group: list[int] = []
-    total = 0
-    for number, size in enumerate(sizes):
-        if group and total + size > most:
-            yield group
-            group, total = [], 0
-        group.append(number)
-        total += size
-    if group:
-        yield group
+        order = np.argsort(-scores, kind="stable")[:k]
+        best.append((texts[order], scores[order]))
+    return best
 
 
 def check_k(k: int) -> None:
     """Refuse a k below 1."""
     if k < 1:
-        msg = f"k is {k}, and at least one document must be asked for. Give --k 1 or more."
+        msg = f"k is {k}: a search returns at least one document. Set --k to 1 or more."
         raise OptionError(msg)
 
 
 def documents_of_vectors(
     vector_rows: np.ndarray, vector_scores: np.ndarray, k: int, *, m: int = 1, offsets: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert a query's top vectors to its top documents: a document has the score of its first vector.
+    """Convert a query's top vectors to its top documents; the score of a document is that of its best vector.
 
-    The top k*m vectors always cover k documents if none has more than m vectors, so the result is exact.
+    If no document has more than m vectors, the top k*m vectors cover k documents, so the result is exact.
 
     Args:
-        vector_rows: (n,) rows of vectors, best first; -1 where there is none.
+        vector_rows: (n,) rows of vectors, best first; -1 past the last.
         vector_scores: (n,) their scores, descending.
         k: Number of documents to keep.
         m: Vectors of each document, if all have the same number.
@@ -223,8 +216,8 @@ def documents_of_vectors(
     Returns:
         Rows and scores of the documents, best first, at most k; ties in the order of the documents.
     """
-    found = vector_rows >= 0
-    rows, scores = vector_rows[found], vector_scores[found]
+    known = vector_rows >= 0
+    rows, scores = vector_rows[known], vector_scores[known]
     documents = rows // m if offsets is None else np.searchsorted(offsets, rows, side="right") - 1
     _, first = np.unique(documents, return_index=True)
     # `first` is in the order of the documents; the stable sort keeps that order among ties.

@@ -28,7 +28,7 @@ LIMIT = 1 << 24
 
 
 def scores(queries: Representation, documents: Representation) -> Tensor:
-    """The scores (Q, D) of every query with every document.
+    """Return the scores (Q, D) of every query with every document.
 
     Raises:
         UnsupportedError: One side has vectors or weights that the other lacks, or their sizes differ.
@@ -48,7 +48,7 @@ def scores(queries: Representation, documents: Representation) -> Tensor:
 
 
 def _best_products(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D): the greatest inner product of each query vector with each document's vectors, of its key if any.
+    """Return the greatest inner product of each query vector with each document's vectors of its key, (Q, m_q, D).
 
     Late interaction (MaxSim) of 128 queries of 32 vectors with 1,024 documents of 200 computes 840 million products.
     Only the maximum has a gradient, so a few documents are compared at a time, and the index of the greatest product is
@@ -68,7 +68,7 @@ def _best_products(queries: Representation, documents: Representation) -> Tensor
 
 
 def vector_scores(queries: Representation, documents: Representation) -> Tensor:
-    """(Q, m_q, D, m_d): the inner products of query and document vectors; -inf if missing, or if keys differ."""
+    """Return the inner products of query and document vectors, (Q, m_q, D, m_d); -inf if missing, or if keys differ."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     n_queries, m_q, dim = queries.vectors.shape
@@ -84,7 +84,7 @@ def vector_scores(queries: Representation, documents: Representation) -> Tensor:
 
 
 def own_scores(queries: Representation, documents: Representation, positives: Tensor) -> Tensor:
-    """(Q, m): scores of single-vector queries with the vectors of their positives, -inf for missing vectors."""
+    """Return the scores of single-vector queries with the vectors of their positives, (Q, m); -inf if missing."""
     assert queries.vectors is not None
     assert documents.vectors is not None
     own = (documents.vectors[positives] @ queries.vectors.transpose(1, 2))[:, :, 0]
@@ -92,27 +92,27 @@ def own_scores(queries: Representation, documents: Representation, positives: Te
 
 
 def cross_entropy_in_batch(logits: Tensor, positives: Tensor, ignore: Tensor | None) -> Tensor:
-    """Mean cross-entropy over in-batch negatives: logits (Q, D), positives (Q,); `ignore` (Q, D) masks negatives."""
+    """Return the mean cross-entropy of logits (Q, D) and positives (Q,); `ignore` (Q, D) masks in-batch negatives."""
     if ignore is not None:
         logits = logits.masked_fill(ignore, float("-inf"))
     return functional.cross_entropy(logits, positives)
 
 
 def viewed(queries: Representation, view: View) -> Representation:
-    """The part of the queries that an index compares; UnsupportedError if they lack it."""
+    """Return the part of the queries that an index compares; UnsupportedError if they lack it."""
     if view == "all":
         return queries
     if getattr(queries, view) is None:
-        msg = f"the index holds {view}, and the queries have none. Use the model that the index was made with."
+        msg = f"the index holds {view}, and the queries have none. Use the model that encoded the index."
         raise UnsupportedError(msg)
     return replace(queries, weights=None) if view == "vectors" else Representation(weights=queries.weights)
 
 
 def vectors_alone(queries: Representation, dim: int) -> Tensor:
-    """The vectors of queries, for an index of only vectors of this size; UnsupportedError for other queries."""
+    """Return the vectors of queries, for an index of only vectors of this size; UnsupportedError for other queries."""
     if queries.vectors is None or queries.weights is not None or queries.keys is not None:
         has = "keys of vectors" if queries.keys is not None else "weights"
-        msg = f"the index holds vectors alone, and the queries have {has}. Use the model that the index was made with."
+        msg = f"the index holds only vectors, and the queries also have {has}. Use the model that encoded the index."
         raise UnsupportedError(msg)
     _check_sizes("vectors", queries.vectors.shape[2], dim)
     return queries.vectors
@@ -120,17 +120,17 @@ def vectors_alone(queries: Representation, dim: int) -> Tensor:
 
 def check_comparable(queries: Representation, documents: Representation | VectorBlock) -> None:
     """Refuse texts that the queries cannot be compared with."""
-    for what in ("vectors", "weights"):
-        query, document = getattr(queries, what), getattr(documents, what)
-        _check_sizes(what, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
+    for kind in ("vectors", "weights"):
+        query, document = getattr(queries, kind), getattr(documents, kind)
+        _check_sizes(kind, 0 if query is None else query.shape[-1], 0 if document is None else document.shape[-1])
     _check_sizes("keys of vectors", int(queries.keys is not None), int(documents.keys is not None))
 
 
-def _check_sizes(what: str, query: int, document: int) -> None:
+def _check_sizes(kind: str, query: int, document: int) -> None:
     if bool(query) != bool(document):
         has, lacks = ("documents", "queries") if not query else ("queries", "documents")
-        msg = f"{has} have {what} and {lacks} have none, so they cannot be compared. Encode both with one model."
+        msg = f"{has} have {kind} and {lacks} have none, so they cannot be compared. Encode both with one model."
         raise UnsupportedError(msg)
     if query != document:
-        msg = f"queries have {what} of size {query} and documents of size {document}. Encode both with one model."
+        msg = f"queries have {kind} of size {query} and documents of size {document}. Encode both with one model."
         raise UnsupportedError(msg)

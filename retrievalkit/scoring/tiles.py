@@ -6,12 +6,14 @@ into parts so that the scores of a part with a block form one tile, and each thr
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,14 +24,14 @@ from retrievalkit.contracts import Representation
 from retrievalkit.contracts.models import to_device
 from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.scoring import bf16_filter
-from retrievalkit.scoring.topk import greatest_of_each
 
 # Scores of a tile (queries x vectors): small enough for the processor's cache, large enough to keep it busy.
 CPU_TILE = 1 << 22
 GPU_TILE = 1 << 28
-# Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU
-# only the product of the two matters.
+# Maximum over the vectors of a text: document vectors x query vectors of a tile that fits the fastest cache; on a GPU,
+# few enough document vectors that texts of similar length are compared together.
 CPU_ROWS, CPU_COLUMNS = 256, 1024
+GPU_ROWS, GPU_COLUMNS = 1 << 15, 1 << 13
 # Matrix products with fewer rows than this round differently from those with more.
 LEAST_ROWS = 16
 # Numbers in the pairs of vectors of equal keys that are multiplied at a time.
@@ -47,7 +49,7 @@ class Scratch(threading.local):
         self._memory = torch.empty(0)
 
     def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """(rows, columns) of the type and device of `like`; overwrites the previous tile."""
+        """Return a tile (rows, columns) of the type and device of `like`; it overwrites the previous tile."""
         if self._memory.numel() < rows * columns or self._memory.dtype != like.dtype:
             self._memory = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
         return self._memory[: rows * columns].view(rows, columns)
@@ -62,14 +64,17 @@ class DeviceWeights(NamedTuple):
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, weights: Any, device: torch.device | str) -> DeviceWeights:
-        """Copy weights, scipy CSR or CSC, to a device, unless they are there."""
+    def of(cls, weights: Any) -> DeviceWeights:
+        """Convert a scipy CSR or CSC matrix; `DeviceWeights` stay as they are."""
         if isinstance(weights, cls):
             return weights
         rows = weights.tocsr()
         arrays = rows.indptr.astype(np.int32), rows.indices.astype(np.int32), rows.data.astype(np.float32)
-        starts, terms, values = (to_device(torch.from_numpy(one), device) for one in arrays)
-        return cls(starts, terms, values, rows.shape)
+        return cls(*map(torch.from_numpy, arrays), rows.shape)
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> DeviceWeights:
+        """Apply a function to the tensors, such as a copy to a device."""
+        return DeviceWeights(function(self.starts), function(self.terms), function(self.values), self.shape)
 
 
 @dataclass
@@ -98,38 +103,38 @@ class Documents:
         cls, block: VectorBlock, queries: Representation, dtype: torch.dtype, *, width: int = 0, grouped: bool = True
     ) -> Documents:
         """Prepare a block for these queries, padded to `width` vectors; `grouped` to score texts, not vectors."""
+        move = partial(to_device, device=queries.device)
         side = None
         if (
             block.vectors is not None
             and is_filtered(queries, dtype)
-            and (block.weights is None or has_one_vector(block))
+            and (block.weights is None or (block.starts is None and block.most_vectors == 1))
         ):
             side = bf16_filter.Side.of(block.vectors, in_bf16=bf16_filter.pays(len(queries)))
         vectors = None
         if side is None and block.vectors is not None:
-            vectors = torch.as_tensor(block.vectors).to(queries.device).to(dtype)
+            vectors = move(torch.as_tensor(block.vectors)).to(dtype)
             if len(vectors) < width:
                 vectors = torch.nn.functional.pad(vectors, (0, 0, 0, width - len(vectors)))
         groups: list[tuple[Tensor, Tensor]] = []
         by_key = None
         if block.keys is not None:
-            keys, rows = torch.from_numpy(block.keys.astype(np.int64)).to(queries.device).sort(stable=True)
-            texts = torch.from_numpy(np.repeat(np.arange(block.texts), block.counts)).to(queries.device)
-            by_key = keys, rows, texts[rows]
+            keys, rows = move(torch.as_tensor(block.keys)).long().sort(stable=True)
+            by_key = keys, rows, move(torch.from_numpy(np.repeat(np.arange(block.texts), block.counts)))[rows]
         elif vectors is not None and grouped and not (is_single(queries) and block.most_vectors == 1):
-            size = CPU_ROWS if queries.device.type == "cpu" else GPU_TILE // CPU_COLUMNS
-            groups = list(_groups_of_texts(block, vectors, size))
+            groups = list(_groups_of_texts(block, vectors, CPU_ROWS if queries.device.type == "cpu" else GPU_ROWS))
         weights = block.weights
         if weights is not None:
-            weights = weights.tocsc() if queries.device.type == "cpu" else DeviceWeights.of(weights, queries.device)
+            weights = weights.tocsc() if queries.device.type == "cpu" else DeviceWeights.of(weights).mapped(move)
         return cls(block, side, vectors, groups, weights, by_key)
 
+    @cached_property
     def texts_of_rows(self) -> Tensor | None:
         """(rows,) each vector's text, as a position in the block; None if each text has one vector."""
         if self.block.vectors is None or self.block.most_vectors == 1:
             return None
         texts = torch.from_numpy(np.repeat(np.arange(self.block.texts), self.block.counts))
-        return texts if self.vectors is None else texts.to(self.vectors.device)
+        return texts if self.vectors is None else to_device(texts, self.vectors.device)
 
 
 def is_single(queries: Representation) -> bool:
@@ -144,29 +149,25 @@ def is_filtered(queries: Representation, dtype: torch.dtype) -> bool:
     return queries.device.type == "cpu" and dtype == torch.float32 and is_single(queries)
 
 
-def has_one_vector(block: VectorBlock) -> bool:
-    """True if every text of the block's folder has one vector."""
-    return block.starts is None and block.most_vectors == 1
-
-
 def _groups_of_texts(block: VectorBlock, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Split texts into groups of about `rows` vectors; a group's texts have similar numbers of vectors."""
     if block.starts is None:
         m = block.most_vectors
-        texts = torch.arange(block.texts, device=vectors.device)
+        numbers = torch.arange(block.texts, device=vectors.device)
         shaped = vectors[: block.texts * m].view(block.texts, m, -1)
         size = max(1, rows // m)
         for first in range(0, block.texts, size):
-            yield texts[first : first + size], _enough(shaped[first : first + size])
+            yield numbers[first : first + size], _enough(shaped[first : first + size])
         return
     counts = block.counts
     order = np.argsort(counts, kind="stable")
     while len(order):
         # A group occupies its number of texts times the vectors of its last, longest text.
         fits = int((counts[order] * np.arange(1, len(order) + 1) <= rows).sum())
-        some, order = order[: max(1, fits)], order[max(1, fits) :]
-        places = np.minimum(np.arange(counts[some[-1]]), counts[some][:, None] - 1) + block.starts[some][:, None]
-        yield torch.from_numpy(some).to(vectors.device), _enough(vectors[torch.from_numpy(places).to(vectors.device)])
+        texts, order = order[: max(1, fits)], order[max(1, fits) :]
+        places = np.minimum(np.arange(counts[texts[-1]]), counts[texts][:, None] - 1) + block.starts[texts][:, None]
+        grouped = vectors[to_device(torch.from_numpy(places), vectors.device)]
+        yield to_device(torch.from_numpy(texts), vectors.device), _enough(grouped)
 
 
 def _enough(vectors: Tensor) -> Tensor:
@@ -201,14 +202,14 @@ class QueryPart:
             self.terms = _terms(queries.weights) if on_cpu else queries.weights.float().T.contiguous()
 
     def rough_scores(self, documents: Documents, scratch: Scratch) -> tuple[Tensor, Tensor | None, bf16_filter.Slack]:
-        """Rough scores (count, rows) of a block's vectors, valid until the next call; and their error bound.
+        """Return the rough scores (count, rows) of a block's vectors, valid until the next call, and their error bound.
 
-        Also returns the exact scores of the weights, (count, texts), between the two; None without weights.
+        Between the two are the exact scores of the weights, (count, texts); None without weights.
         """
         assert self.side is not None
         assert documents.side is not None
         tile = scratch.take(self.count, len(documents.side.rough), documents.side.rough)
-        bf16_filter.products(self.side, documents.side, tile)
+        torch.mm(self.side.rough.to(tile.dtype), documents.side.rough.T, out=tile)
         if self.terms is None:
             return tile, None, bf16_filter.slack(self.side, documents.side)
         slack = bf16_filter.slack(self.side, documents.side, added_to=tile)
@@ -216,22 +217,22 @@ class QueryPart:
         return tile.float().add_(lexical), lexical, slack
 
     def scores_of_pairs(self, documents: Documents, rows: Tensor, columns: Tensor, lexical: Tensor | None) -> Tensor:
-        """(pairs,) the exact scores of queries with vectors of a block; `lexical` is from `rough_scores`."""
+        """Return the exact scores of pairs of a query and a vector of a block; `lexical` is from `rough_scores`."""
         assert self.side is not None
         assert documents.side is not None
         pairs = bf16_filter.of_pairs(self.side.exact, documents.side.exact, rows.numpy(), columns.numpy())
-        found = torch.from_numpy(pairs)
-        return found if lexical is None else found + lexical[rows, columns]
+        products = torch.from_numpy(pairs)
+        return products if lexical is None else products + lexical[rows, columns]
 
     def row_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
-        """(count, rows): the scores of a block's vectors with single-vector queries; valid until the next call."""
+        """Return the scores (count, rows) of a block's vectors for single-vector queries; valid until the next call."""
         assert documents.vectors is not None
         tile = scratch.take(len(self.vectors), len(documents.vectors), documents.vectors)
         torch.mm(self.vectors, documents.vectors.T, out=tile)
         return tile[: self.count, : documents.block.rows].float()
 
     def document_scores(self, documents: Documents, scratch: Scratch) -> Tensor:
-        """(count, texts): the scores of a block's documents; valid until the next call."""
+        """Return the scores (count, texts) of a block's documents; valid until the next call."""
         if self.terms is not None and documents.block.vectors is None:
             return self._lexical_scores(documents)
         if documents.side is not None:
@@ -249,7 +250,7 @@ class QueryPart:
         return total
 
     def _lexical_scores(self, documents: Documents) -> Tensor:
-        """(count, texts): the inner products of the weights."""
+        """Return the inner products of the weights, (count, texts)."""
         weights = documents.weights
         if not isinstance(weights, DeviceWeights):
             return _lexical(self.terms, weights)
@@ -257,39 +258,45 @@ class QueryPart:
         return torch.nn.functional.embedding_bag(weights.terms, self.terms, weights.starts, **bags).T
 
     def _exact_scores(self, documents: Documents) -> Tensor:
-        """(count, texts): for single-vector queries, pair by pair."""
+        """Return the scores (count, texts) of single-vector queries, computed pair by pair."""
         assert documents.side is not None
         rows = len(documents.side.exact)
-        asked, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
-        found = self.scores_of_pairs(documents, asked, vectors, None).view(self.count, rows).numpy()
+        queries, vectors = torch.arange(self.count).repeat_interleave(rows), torch.arange(rows).repeat(self.count)
+        products = self.scores_of_pairs(documents, queries, vectors, None).view(self.count, rows).numpy()
         block = documents.block
         starts = np.arange(0, rows, block.most_vectors) if block.starts is None else block.starts[:-1]
-        return torch.from_numpy(np.maximum.reduceat(found, starts, axis=1))
+        return torch.from_numpy(np.maximum.reduceat(products, starts, axis=1))
 
     def _keyed_scores(self, documents: Documents, keys: Tensor, rows: Tensor, texts: Tensor) -> Tensor:
-        """(count, texts): sums of the best products of each query's vectors with document vectors of equal key."""
+        """Return the scores (count, texts) by keys: sums of the best products of vectors with equal keys."""
         assert self.keys is not None
         assert documents.vectors is not None
-        asked = self.keys.flatten().long()
-        first = torch.searchsorted(keys, asked)
-        counts = torch.searchsorted(keys, asked, right=True) - first  # (count * m,)
+        own = self.keys.flatten().long()
+        first = torch.searchsorted(keys, own)
+        counts = torch.searchsorted(keys, own, right=True) - first  # (count * m,)
         if self.mask is not None:
             counts = counts * self.mask.flatten()
-        size = max(1, KEYED_NUMBERS // documents.vectors.shape[1])
-        lengths = torch.unique_consecutive(counts.cumsum(0) // size, return_counts=True)[1].tolist()
-        numbers = torch.arange(len(counts), device=self.device)
-        best = torch.zeros(documents.block.texts, len(counts), device=self.device)
-        for some, starts, sizes in zip(*(torch.split(one, lengths) for one in (numbers, first, counts)), strict=True):
+        ends = counts.cumsum(0)
+        totals = ends.tolist()
+        best = torch.full((documents.block.texts * len(counts),), float("-inf"), device=self.device)
+        size = (KEYED_NUMBERS if self.device.type == "cpu" else GPU_TILE // 4) // documents.vectors.shape[1]
+        start = 0
+        while start < len(counts):
+            before = totals[start - 1] if start else 0
+            end = max(start + 1, bisect.bisect_right(totals, before + size))
+            sizes, pairs = counts[start:end], totals[end - 1] - before
             # Pairs of a query's vector and a document's vector, as positions in the inverted lists.
-            queries, before = some.repeat_interleave(sizes), sizes.cumsum(0) - sizes
-            places = torch.arange(len(queries), device=self.device) + (starts - before).repeat_interleave(sizes)
-            products = (self.vectors[queries] * documents.vectors[rows[places]]).sum(dim=1, dtype=torch.float32)
-            queries, of_texts, greatest = greatest_of_each(queries, texts[places], products)
-            best[of_texts, queries] = greatest
+            offset = (first - ends + counts)[start:end].repeat_interleave(sizes, output_size=pairs)
+            places = torch.arange(before, before + pairs, device=self.device) + offset
+            numbers = torch.arange(start, end, device=self.device).repeat_interleave(sizes, output_size=pairs)
+            products = (self.vectors[numbers] * documents.vectors[rows[places]]).sum(dim=1, dtype=torch.float32)
+            best.scatter_reduce_(0, texts[places] * len(counts) + numbers, products, "amax")
+            start = end
+        best.masked_fill_(best == float("-inf"), 0.0)
         return best.view(-1, self.count, self.m).sum(dim=2).T
 
     def _best_of_texts(self, vectors: Tensor, scratch: Scratch) -> Tensor:
-        """(texts, count): MaxSim of each query with the vectors of each text, (texts, m, dim)."""
+        """Return MaxSim of each text's vectors, (texts, m, dim), with each query: (texts, count)."""
         texts, m, dim = vectors.shape
         tile = scratch.take(texts * m, len(self.vectors), vectors)
         torch.mm(vectors.reshape(-1, dim), self.vectors.T, out=tile)
@@ -304,7 +311,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
     m = 1 if queries.vectors is None else queries.vectors.shape[1]
     size = (CPU_TILE if on_cpu else GPU_TILE) // max(1, width)
     if m > 1:
-        size = (CPU_COLUMNS if on_cpu else CPU_COLUMNS * 8) // m
+        size = (CPU_COLUMNS if on_cpu else GPU_COLUMNS) // m
     if on_cpu:
         size = min(size, -(-len(queries) // torch.get_num_threads()))
     size = max(size, 1 if m > 1 else LEAST_PART)
@@ -313,7 +320,7 @@ def query_parts(queries: Representation, width: int, dtype: torch.dtype) -> Iter
 
 
 def _terms(weights: Tensor) -> Any:
-    """The weights as scipy CSR (queries, vocabulary), so that only the terms of a query cost time."""
+    """Convert weights to scipy CSR (queries, vocabulary), where only the terms of a query take time."""
     import scipy.sparse
 
     values = weights.float().numpy()
@@ -324,7 +331,7 @@ def _terms(weights: Tensor) -> Any:
 
 
 def _lexical(terms: Any, weights: Any) -> Tensor:
-    """(queries, texts): the inner products of query weights, CSR, with text weights, CSC."""
+    """Return the inner products of query weights, CSR, with text weights, CSC: (queries, texts)."""
     # scipy's internal matrix-vector product, called with one column at a time: the public API would first copy the
     # columns of a query's terms into a matrix, which takes several times longer than the product.
     from scipy.sparse._sparsetools import csc_matvec
@@ -343,7 +350,7 @@ def _lexical(terms: Any, weights: Any) -> Tensor:
 class Workers:
     """Threads that score parts of the queries block by block; a part always stays with the same thread.
 
-    There are as many as torch may use, each with single-threaded products; few queries are scored in the caller's
+    There are as many threads as torch uses, each with single-threaded products; few queries are scored in the caller's
     thread. A thread that has finished a block starts the next block without waiting for the others.
     """
 
@@ -364,7 +371,7 @@ class Workers:
         torch.set_num_threads(self._allowed)
 
     def start(self, function: Callable[[Any], Any], values: Sequence[Any]) -> None:
-        """Score a block; returns once at most `AHEAD` blocks are unfinished, so that memory stays bounded."""
+        """Start to score a block, and wait until at most `AHEAD` blocks are unfinished, to bound memory."""
         if not self._pools:
             for value in values:
                 function(value)
@@ -374,7 +381,7 @@ class Workers:
             _wait(self._running.popleft())
 
     def finish(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-        """Wait for all blocks, then return the function's value for each part."""
+        """Wait for all blocks, and return the function's value for each part."""
         if not self._pools:
             return [function(value) for value in values]
         while self._running:
@@ -382,8 +389,8 @@ class Workers:
         return _wait(self._submit(function, values))
 
     def _submit(self, function: Callable[[Any], Any], values: Sequence[Any]) -> list[Future[Any]]:
-        return [self._pools[place % len(self._pools)].submit(function, one) for place, one in enumerate(values)]
+        return [self._pools[part % len(self._pools)].submit(function, value) for part, value in enumerate(values)]
 
 
 def _wait(started: list[Future[Any]]) -> list[Any]:
-    return [one.result() for one in started]
+    return [future.result() for future in started]

@@ -32,7 +32,8 @@ class Best:
         self._floor = torch.full((queries, 1), least, device=device)
         self._keys = torch.full((queries, k), _EMPTY, device=device)
         self._hits = torch.empty(0, dtype=torch.bool, device=device)
-        self._buffered: list[tuple[Tensor, Tensor]] = []
+        self._merged = False
+        self._buffered: list[tuple[Tensor, Tensor, Tensor]] = []
         self._counts = torch.zeros(queries, dtype=torch.long, device=device)
 
     def offer(
@@ -57,15 +58,18 @@ class Best:
         """
         enough = self.k * most
         floor = self._floor
-        if tile.shape[1] > enough and bool((floor == self.least).any()):
-            # Some query has no k-th document yet, so its floor would let every score through.
+        on_cpu = tile.device.type == "cpu"
+        if tile.shape[1] > enough and (bool((floor == self.least).any()) if on_cpu else not self._merged):
+            # Some query has no k-th document yet, so its floor would let every score through. On a GPU, reading the
+            # floors would wait for its kernels.
             floor = _sharper(floor, tile, enough, slack)
-        words = self._sieve(tile, slack.below(floor))
-        if tile.shape[1] > enough and len(words) > 4 * enough * len(tile):
+        flat = self._sieve(tile, slack.below(floor))
+        if tile.shape[1] > enough and len(flat) > 4 * enough * len(tile):
             floor = _sharper(floor, tile, enough, slack)
-            words = self._sieve(tile, slack.below(floor))
-        word, byte = self._hits.view(-1, 8)[words].nonzero(as_tuple=True)
-        flat = words[word] * 8 + byte
+            flat = self._sieve(tile, slack.below(floor))
+        if on_cpu:
+            word, byte = self._hits.view(-1, 8)[flat].nonzero(as_tuple=True)
+            flat = flat[word] * 8 + byte
         rows = flat // tile.shape[1]
         columns = flat - rows * tile.shape[1]
         if exact is None:
@@ -77,27 +81,32 @@ class Best:
             kept = scores > self._floor[rows, 0]
             rows, columns, scores = rows[kept], columns[kept], scores[kept]
         if documents is not None:
-            rows, columns, scores = greatest_of_each(rows, documents[columns], scores)
+            columns = documents[columns]
+            scores = _greatest_of_each(rows, columns, scores)
+        counts = torch.zeros_like(self._counts).index_add_(0, rows, torch.ones_like(rows))
         # Rows ascend, as `_merge` expects.
-        self._buffered.append((rows, _keys(scores, columns + first)))
-        self._counts += torch.bincount(rows, minlength=len(self._counts))
-        if 2 * sum(len(one) for one, _ in self._buffered) > self._keys.numel():
+        self._buffered.append((rows, _keys(scores, columns + first), counts))
+        self._counts += counts
+        if 2 * sum(len(rows) for rows, _, _ in self._buffered) > self._keys.numel():
             self._merge()
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """(queries, k) float32 scores, descending, and (queries, k) documents; -inf and -1 past the last."""
+        """Return scores and documents, (queries, k), best first; -inf and -1 past the last."""
         self._merge()
         keys = torch.sort(self._keys, dim=1, descending=True).values
         empty = keys == _EMPTY
         return _scores(keys).masked_fill(empty, float("-inf")), (_LAST - (keys & _LAST)).masked_fill(empty, -1)
 
     def _sieve(self, tile: Tensor, floor: Tensor) -> Tensor:
-        """Mark the scores above their row's floor in `_hits`; returns the groups of eight with a mark."""
+        """Mark the scores above their row's floor in `_hits`; return the marked groups of eight, on a GPU the marks."""
         size = -(-tile.numel() // 8) * 8
         if self._hits.numel() != size:
             self._hits = torch.empty(size, dtype=torch.bool, device=tile.device)
         self._hits[tile.numel() :] = False
         hits = self._hits[: tile.numel()].view(tile.shape)
+        if tile.device.type != "cpu":
+            torch.gt(tile, floor, out=hits)
+            return self._hits.nonzero().squeeze(1)
         if tile.dtype == torch.bfloat16 and bool((floor > 0).all()):
             # The bits of positive floats sort like the floats, and a bf16 has the first half of a float32's bits.
             np.greater(
@@ -105,16 +114,11 @@ class Best:
                 (floor.view(torch.int32) >> 16).to(torch.int16).numpy(),
                 out=hits.numpy(),
             )
-        elif tile.device.type == "cpu":
+        else:
             # Several times faster than torch.gt, which is not vectorised for this broadcast.
             np.greater(tile.float().numpy(), floor.numpy(), out=hits.numpy())
-        else:
-            torch.gt(tile, floor, out=hits)
-        words = self._hits.view(torch.int64)
-        if tile.device.type == "cpu":
-            # Several times faster than torch.
-            return torch.from_numpy(np.flatnonzero(words.numpy()))
-        return words.nonzero().squeeze(1)
+        # Several times faster than torch.
+        return torch.from_numpy(np.flatnonzero(self._hits.view(torch.int64).numpy()))
 
     def _merge(self) -> None:
         """Merge the buffered keys into the top k."""
@@ -124,24 +128,24 @@ class Best:
         keys = torch.full((len(self._keys), width), _EMPTY, device=self._keys.device)
         keys[:, : self.k] = self._keys
         used = torch.full_like(self._counts, self.k)
-        for rows, new in self._buffered:
-            counts = torch.bincount(rows, minlength=len(used))
+        for rows, new, counts in self._buffered:
             # Column within the row: entries written earlier, plus preceding entries of the same row.
             keys[rows, (used - counts.cumsum(0) + counts)[rows] + torch.arange(len(rows), device=rows.device)] = new
             used += counts
         self._keys = _largest(keys, self.k)
         last = self._keys.amin(dim=1, keepdim=True)
         self._floor = _scores(last).clamp(min=self.least).masked_fill(last == _EMPTY, self.least)
+        self._merged = True
         self._buffered.clear()
         self._counts.zero_()
 
 
 def _keys(scores: Tensor, documents: Tensor) -> Tensor:
-    """Integers that sort like the scores; equal scores sort by descending document number."""
+    """Pack scores and documents into integers that sort by score, then by descending document; -inf is `_EMPTY`."""
     bits = (scores + 0.0).view(torch.int32)  # + 0.0, because -0.0 has different bits
     # As integers, the bits of negative floats sort in reverse.
     ordered = bits ^ ((bits >> 31) & _SIGN)
-    return (ordered.long() << 32) + (_LAST - documents)
+    return ((ordered.long() << 32) + (_LAST - documents)).masked_fill_(scores == float("-inf"), _EMPTY)
 
 
 def _scores(keys: Tensor) -> Tensor:
@@ -150,7 +154,7 @@ def _scores(keys: Tensor) -> Tensor:
 
 
 def _largest(keys: Tensor, k: int) -> Tensor:
-    """(rows, k): the k largest of each row, in any order."""
+    """Return the k largest of each row, in any order."""
     if keys.device.type != "cpu":
         return keys.topk(k, dim=1, sorted=False).values
     # numpy's partition is vectorised, torch's topk on a CPU is not.
@@ -159,7 +163,7 @@ def _largest(keys: Tensor, k: int) -> Tensor:
 
 
 def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
-    """A higher floor that still lets at least `enough` of each row's best columns through."""
+    """Return a higher floor, below at least the best `enough` columns of each row."""
     if tile.shape[1] > 8 * max(enough, _SAMPLE):
         # A sample has `enough` columns above the floor only if all columns together do too.
         tile = tile[:, :: tile.shape[1] // (4 * max(enough, _SAMPLE))]
@@ -174,7 +178,7 @@ def _sharper(floor: Tensor, tile: Tensor, enough: int, slack: Slack) -> Tensor:
 
 
 def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack: Slack) -> tuple[Tensor, Tensor]:
-    """The entries that may be among the `enough` best of their row; `rows` ascends."""
+    """Return the entries that may be among the `enough` best of their row; `rows` ascends."""
     counts = torch.bincount(rows)
     wide = torch.full((len(counts), max(enough, int(counts.max()))), float("-inf"))
     wide[rows, torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]] = scores
@@ -184,13 +188,10 @@ def _sharpened(rows: Tensor, columns: Tensor, scores: Tensor, enough: int, slack
     return rows[kept], columns[kept]
 
 
-def greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep the greatest entry of each row and document; entries of a document are adjacent."""
-    if not len(rows):
-        return rows, documents, scores
+def _greatest_of_each(rows: Tensor, documents: Tensor, scores: Tensor) -> Tensor:
+    """Give the greatest score of each row and document to its first entry, -inf to the others, which are adjacent."""
     new = torch.ones_like(rows, dtype=torch.bool)
     new[1:] = (rows[1:] != rows[:-1]) | (documents[1:] != documents[:-1])
     group = new.cumsum(0) - 1
-    greatest = torch.full((int(group[-1]) + 1,), float("-inf"), device=scores.device)
-    greatest.scatter_reduce_(0, group, scores, "amax")
-    return rows[new], documents[new], greatest
+    greatest = torch.full_like(scores, float("-inf")).scatter_reduce_(0, group, scores, "amax")
+    return greatest[group].masked_fill_(~new, float("-inf"))

@@ -43,19 +43,19 @@ _FEW = 8
 def top_k_of_store(
     queries: Representation, store: VectorStore, k: int, *, block: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """The top-k texts of a folder for each query, the same as `top_k` over its blocks of `block` vectors."""
+    """Return the top-k texts of a folder for each query, as `top_k` over its blocks of `block` vectors would."""
     check_k(k)
     width = store.block_rows(block)
     if not is_filtered(queries, dtype) or not bf16_filter.pays(len(queries)) or store.vocabulary:
         return top_k(queries, store.blocks(block), k, width=width, dtype=dtype)
 
     def documents() -> Iterator[Documents]:
-        for some in store.blocks(block):
-            check_comparable(queries, some)
-            yield Documents.ready(some, queries, torch.float32)
+        for part in store.blocks(block):
+            check_comparable(queries, part)
+            yield Documents.ready(part, queries, torch.float32)
 
-    found = _refined(queries, queries, documents(), store, k)
-    return _where_uncertain(found, queries, lambda some: top_k(some, store.blocks(block), k, width=width))
+    refined = _refined(queries, queries, documents(), store, k)
+    return _where_uncertain(refined, queries, lambda rest: top_k(rest, store.blocks(block), k, width=width))
 
 
 def top_k_among(
@@ -78,7 +78,7 @@ def top_k_among(
     if len(rows) * _FEW > len(store):
         width = store.block_rows(block)
         return top_k(queries, store.blocks(block), k, width=width, dtype=dtype, mask=mask)
-    # Few texts are read together, so that the others cost nothing.
+    # A few texts are read together, so that the other texts take no time.
     scores, places = top_k_of_store(queries, JoinedStore.among(store, rows), k, block=block, dtype=dtype)
     numbers = torch.from_numpy(rows).to(places.device)
     return scores, torch.where(places < 0, places, numbers[places.clamp(min=0)])
@@ -92,7 +92,7 @@ def top_k_of_rounded(
     k: int,
     search: Callable[[Representation], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """The top-k texts by vectors and weights together, for a folder with one vector per text.
+    """Return the top-k texts by vectors and weights together, for a folder with one vector per text.
 
     Vectors and the weights of frequent terms, both in `rounded`, are compared in one rough product, the other weights
     term by term in `postings`. `search` is the search without rounding, used where rounding does not pay off or the
@@ -108,7 +108,7 @@ def top_k_of_rounded(
     rare = queries.weights.float().clone()
     rare[:, terms] = 0
     joint = torch.cat([queries.vectors[:, 0].float(), queries.weights[:, terms].float()], dim=1)
-    asked = Representation(joint[:, None], None, rare)
+    rounded_queries = Representation(joint[:, None], None, rare)
     longest = float(torch.linalg.vector_norm(queries.weights.float(), dim=1).max())
     most = int((queries.weights != 0).sum(dim=1).max())
 
@@ -120,17 +120,18 @@ def top_k_of_rounded(
             side = bf16_filter.Side(np.empty((0, rows.shape[1]), np.float32), rows, part.norm, part.distance, adding)
             yield Documents(block, side, None, [], block.weights)
 
-    return _where_uncertain(_refined(queries, asked, documents(), store, k), queries, search)
+    return _where_uncertain(_refined(queries, rounded_queries, documents(), store, k), queries, search)
 
 
-Found = tuple[Tensor, Tensor, np.ndarray]
+Refined = tuple[Tensor, Tensor, np.ndarray]
 """Scores, texts, and for each query True if they are certain to be the top k."""
 
 
 def _where_uncertain(
-    found: Found, queries: Representation, search: Callable[[Representation], tuple[Tensor, Tensor]]
+    refined: Refined, queries: Representation, search: Callable[[Representation], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    scores, texts, certain = found
+    """Search again with the queries whose top k is uncertain."""
+    scores, texts, certain = refined
     if not certain.all():
         again = torch.from_numpy(np.flatnonzero(~certain))
         scores[again], texts[again] = search(queries.rows(again))
@@ -138,15 +139,15 @@ def _where_uncertain(
 
 
 def _refined(
-    queries: Representation, asked: Representation, blocks: Iterable[Documents], store: VectorStore, k: int
-) -> Found:
-    """Find candidates by rough products of `asked` with the blocks, and rescore them by `queries`."""
+    queries: Representation, rough: Representation, blocks: Iterable[Documents], store: VectorStore, k: int
+) -> Refined:
+    """Find candidates by products of rough queries with the blocks, and rescore them with the exact queries."""
     kept = min(_TIMES * k * min(store.most_vectors, _TIMES) + _MORE, store.rows)
     parts: list[tuple[int, QueryPart, Best]] = []
     slacks: list[Slack] = []
     scratch = Scratch()
 
-    def look(documents: Documents, first: int, searched: tuple[int, QueryPart, Best]) -> None:
+    def compare(documents: Documents, first: int, searched: tuple[int, QueryPart, Best]) -> None:
         _, part, best = searched
         tile, _, slack = part.rough_scores(documents, scratch)
         slacks.append(slack)
@@ -157,43 +158,43 @@ def _refined(
         for ready in blocks:
             if not parts:
                 number = 0
-                for part in query_parts(asked, ready.block.rows, torch.float32):
+                for part in query_parts(rough, ready.block.rows, torch.float32):
                     parts.append((number, part, Best(part.count, kept, queries.device, float("-inf"))))
                     number += part.count
-            working.start(partial(look, ready, row), parts)
+            working.start(partial(compare, ready, row), parts)
             row += ready.block.rows
         working.finish(lambda _: None, parts)
-        slack = Slack(max(one.fixed for one in slacks), max(one.relative for one in slacks))
+        slack = Slack(max(slack.fixed for slack in slacks), max(slack.relative for slack in slacks))
 
         def exactly(searched: tuple[int, QueryPart, Best]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             first, part, best = searched
             return _exactly(queries.rows(slice(first, first + part.count)), best, store, k, slack)
 
         results = working.finish(exactly, parts)
-    scores, texts, certain = (np.concatenate(some) for some in zip(*results, strict=True))
+    scores, texts, certain = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
     return torch.from_numpy(scores), torch.from_numpy(texts), certain
 
 
 def _exactly(
     queries: Representation, best: Best, store: VectorStore, k: int, slack: Slack
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The top-k texts by the exact scores of the kept vectors."""
+    """Return the top-k texts by the exact scores of the kept vectors."""
     roughly, rows = best.result()
     kept, most = rows.numpy(), slack.above(roughly).numpy()
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     texts = np.full((len(queries), k), -1, dtype=np.int64)
     size = max(1, _READ // (kept.shape[1] * store.dim))
     for start in range(0, len(queries), size):
-        some = slice(start, start + size)
-        found = _twice(queries.rows(some), store, kept[some], most[some], k)
-        for query, (wanted, exact) in enumerate(found, start):
-            ids = store.texts_of(wanted)
+        part = slice(start, start + size)
+        rescored = _rescored(queries.rows(part), store, kept[part], most[part], k)
+        for query, (vectors, exact) in enumerate(rescored, start):
+            ids = store.texts_of(vectors)
             # Each text by its best vector; ties in text order.
             order = np.lexsort((ids, -exact))
             ids, values = ids[order], exact[order]
             if len(ids) > 1:
-                once = np.sort(np.unique(ids, return_index=True)[1])
-                ids, values = ids[once], values[once]
+                unique = np.sort(np.unique(ids, return_index=True)[1])
+                ids, values = ids[unique], values[unique]
             count = min(k, len(ids))
             scores[query, :count], texts[query, :count] = values[:k], ids[:k]
     # Above the bound of the last kept vector, or all were kept.
@@ -201,10 +202,10 @@ def _exactly(
     return scores, texts, certain
 
 
-def _twice(
+def _rescored(
     queries: Representation, store: VectorStore, kept: np.ndarray, most: np.ndarray, k: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield rows and exact scores for each query: of the top rough products, then of other possible top-k texts.
+    """Yield rows of vectors and exact scores for each query: of the top rough products, then of other possible hits.
 
     `kept` are (Q, kept) rows of vectors, the top rough products first and -1 past the last; `most` their bounds.
     """
@@ -225,28 +226,28 @@ def _exact_scores(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each query's rows of kept vectors, without -1, and their exact scores."""
     assert queries.vectors is not None
-    asked = queries.vectors[:, 0].float().numpy()
-    vectors = store.take_vectors(np.maximum(kept, 0).reshape(-1)).reshape(*kept.shape, -1)
-    there = kept >= 0
-    lexical = None if queries.weights is None else _lexical_scores(queries.weights, store, kept, there)
-    for query, (rows, some) in enumerate(zip(kept, vectors, strict=True)):
-        exact = bf16_filter.of_query(asked[query], some)
-        yield rows[there[query]], (exact if lexical is None else exact + lexical[query])[there[query]]
+    exact_queries = queries.vectors[:, 0].float().numpy()
+    all_vectors = store.take_vectors(np.maximum(kept, 0).reshape(-1)).reshape(*kept.shape, -1)
+    real = kept >= 0
+    lexical = None if queries.weights is None else _lexical_scores(queries.weights, store, kept, real)
+    for query, (rows, vectors) in enumerate(zip(kept, all_vectors, strict=True)):
+        exact = bf16_filter.of_query(exact_queries[query], vectors)
+        yield rows[real[query]], (exact if lexical is None else exact + lexical[query])[real[query]]
 
 
-def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """(queries, kept): the inner products of query and text weights, 0 where there is no text."""
+def _lexical_scores(weights: Tensor, store: VectorStore, kept: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Return the inner products of query and text weights, (queries, kept); 0 past the last text."""
     # scipy's internal routine, on some of the rows: the public API would copy them.
     from scipy.sparse._sparsetools import csr_matvec
 
-    found = store.take_weights(kept[there])
+    texts = store.take_weights(kept[real])
     # Products are added up in the order of the terms, as in `tiles`.
-    found.sort_indices()
-    ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).tolist()
+    texts.sort_indices()
+    ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))]).tolist()
     total = np.zeros(kept.shape, dtype=np.float32)
     for query, (first, last) in enumerate(itertools.pairwise(ends)):
         products = np.zeros(last - first, dtype=np.float32)
-        starts, asked = found.indptr[first : last + 1], weights[query].float().numpy()
-        csr_matvec(last - first, found.shape[1], starts, found.indices, found.data, asked, products)
-        total[query, there[query]] = products
+        starts, own = texts.indptr[first : last + 1], weights[query].float().numpy()
+        csr_matvec(last - first, texts.shape[1], starts, texts.indices, texts.data, own, products)
+        total[query, real[query]] = products
     return total

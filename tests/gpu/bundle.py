@@ -1,7 +1,7 @@
 """Wheels for prove.py on a machine that has torch, transformers, pluggy, click and scipy, and no network.
 
 python tests/gpu/bundle.py make build/gpu        here: downloads and builds them, for Python 3.11 to 3.13 on Linux
-python tests/gpu/bundle.py install build/gpu     there: installs them into build/gpu/site, after which prove.py looks
+python tests/gpu/bundle.py install build/gpu     there: installs them into build/gpu/site, where prove.py looks last
 """
 
 import subprocess
@@ -22,7 +22,7 @@ LARGEST = 64 << 20
 
 
 def make(folder: Path) -> None:
-    """Download their wheels at the pinned versions, and build ours, which name the plugins' components."""
+    """Download the wheels of others at the pinned versions, and build ours, which register the components."""
     wheels = folder / "wheels"
     for version in ("3.11", "3.12", "3.13"):
         only = ("--only-binary=:all:", "--python-version", version, "--platform", "manylinux2014_x86_64")
@@ -30,7 +30,7 @@ def make(folder: Path) -> None:
         pip("download", "--no-deps", *only, "--constraint", ROOT / "constraints.txt", "--dest", wheels, *THEIRS)
     for source in OURS:
         pip("wheel", "--no-deps", "--wheel-dir", wheels, source)
-    size = sum(one.stat().st_size for one in wheels.iterdir())
+    size = sum(wheel.stat().st_size for wheel in wheels.iterdir())
     if size > LARGEST:
         sys.exit(f"{wheels} takes {size / 2**20:.0f} MiB, and at most {LARGEST / 2**20:.0f} can be carried.")
     print(f"{wheels}: {size / 2**20:.0f} MiB")
@@ -38,18 +38,9 @@ def make(folder: Path) -> None:
 
 def install(folder: Path) -> None:
     """Install the wheels for this Python."""
-    names = [*THEIRS, *("retrievalkit" if one == ROOT else one.name for one in OURS)]
-    pip(
-        "install",
-        "--no-index",
-        "--no-deps",
-        "--upgrade",
-        "--find-links",
-        folder / "wheels",
-        "--target",
-        folder / "site",
-        *names,
-    )
+    names = [*THEIRS, *("retrievalkit" if source == ROOT else source.name for source in OURS)]
+    places = ("--find-links", folder / "wheels", "--target", folder / "site")
+    pip("install", "--no-index", "--no-deps", "--upgrade", *places, *names)
 
 
 def pip(*arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""prove.py passes: on a GPU (CUDA_VISIBLE_DEVICES=0), or on a simulated device, a folder that RKIT_SIMCUDA names."""
+"""prove.py passes on a GPU (CUDA_VISIBLE_DEVICES=0), or on a simulated device (the folder RKIT_SIMCUDA)."""
 
 import json
 import os
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """The variables with which a process finds the device."""
+    """The environment variables of the device."""
     if REAL:
         return dict(os.environ)
     built = tmp_path_factory.mktemp("simulated")
@@ -40,7 +40,7 @@ def environment(tmp_path_factory):
 
 @pytest.mark.parametrize("word", ["equals", "resumes", "synchronises", "calculated"])
 def test_passes(environment, word):
-    """The CPU's results, saved and resumed trainings, counted synchronisations, and bytes."""
+    """Results of the CPU, saved and resumed trainings, numbers of synchronisations, and bytes."""
     run = subprocess.run(
         [sys.executable, ROOT / "tests/gpu/prove.py", word],
         env=environment,

@@ -1,4 +1,4 @@
-"""`rkit index INDEX --add`, `--delete`, `--compact`: what is encoded, what a reader sees, and what a kill leaves."""
+"""`rkit index INDEX --add`, `--delete`, `--compact`: encoded texts, open readers, killed changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def encoded(model, folder, texts):
 
 
 def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp_path, monkeypatch):
-    """By the model that the index names; the result is that of encoding everything again."""
+    """By the index's model; the result is the same as encoding all texts again."""
     texts = {one.id: one.text for one in open_corpus(tiny_collection.corpus)}
     names = list(texts)
     changed, new = names[3], names[30:]
@@ -104,7 +104,7 @@ def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp
 
 
 def test_texts_under_other_ids_keep_their_vectors(tiny_model, tiny_collection, tmp_path, monkeypatch):
-    """Renamed texts, also two that swap their ids, are not encoded again, and are found as in an index built anew."""
+    """Renamed texts, also texts that swap ids, are not encoded again; hits are the same as those of a new index."""
     texts = {one.id: one.text for one in open_corpus(tiny_collection.corpus)}
     first, second, third, *others = texts
     before = {name: texts[name] for name in (first, second, third, *others[:5])}
@@ -132,7 +132,7 @@ def test_texts_under_other_ids_keep_their_vectors(tiny_model, tiny_collection, t
     assert (outcome.added, outcome.encoded) == (1, 0)
 
 
-def test_a_mirror_deletes_what_the_passages_lack(tiny_model, tmp_path):
+def test_a_mirror_deletes_texts_that_are_not_in_the_passages(tiny_model, tmp_path):
     texts = {name: f"text of {name}" for name in "abcd"}
     index = encoded(tiny_model, tmp_path / "a", texts)
     outcome = change_index(index, add=collection(tmp_path / "b.jsonl", {"a": texts["a"], "e": "another"}), mirror=True)
@@ -143,7 +143,7 @@ def test_a_mirror_deletes_what_the_passages_lack(tiny_model, tmp_path):
     assert "Set add" in rkit(index, "--mirror").stderr
 
 
-def test_what_a_reader_has_open_goes_on(index, tmp_path):
+def test_an_open_reader_keeps_its_state(index, tmp_path):
     reader = open_index(index)
     before = found(reader)
     change_index(index, add=write(tmp_path / "more", ["f", "a"], seed=1, checkpoint="m"))
@@ -163,8 +163,8 @@ def test_what_a_reader_has_open_goes_on(index, tmp_path):
 
 @forks
 @pytest.mark.parametrize(("owner", "name"), [(os, "replace"), (pathlib.Path, "rename"), (storage, "describe_file")])
-def test_a_change_that_is_killed_leaves_the_old_index_or_the_new(index, tmp_path, owner, name):
-    """At each file that gets its name; the same command again does what is left to do."""
+def test_a_killed_change_leaves_the_old_or_the_new_index(index, tmp_path, owner, name):
+    """Killed at each file that is renamed; the same command completes the change."""
     more = write(tmp_path / "more", ["f", "a"], seed=1, checkpoint="m")
     old = found(index)
     build_index(tmp_path / "vectors", output=tmp_path / "other")
@@ -223,7 +223,7 @@ A = [f"notes/a.txt#{number}" for number in (1, 2, 3, 4)]
     ],
 )
 def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, ids, left):
-    """A text or a document of the index comes before a file of its name; with an unknown id, nothing is deleted."""
+    """Ids of texts and documents take precedence over file names; with an unknown id, nothing is deleted."""
     monkeypatch.chdir(tmp_path)
     build_index(write(tmp_path / "v", [*A, "b.md#1", "gone.txt"], checkpoint="m"), output=tmp_path / "index")
     files = {"gone.txt": "b.md#1\n", "list.txt": "notes/a.txt\nb.md#1\n", "unknown.txt": "b.md\nnowhere\nelsewhere\n"}
@@ -239,8 +239,8 @@ def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, i
 
 
 @pytest.mark.parametrize("passages", [True, False])
-def test_a_document_added_again_in_fewer_passages_loses_the_others(tmp_path, tiny_model, passages):
-    """Its first passages are all given; where only some are, as of a corpus with ids of its own, the others stay."""
+def test_a_document_with_fewer_passages_loses_the_others(tmp_path, tiny_model, passages):
+    """If its first passages are all added; if one of them is missing, the others stay."""
     index = encoded(tiny_model, tmp_path / "a", {f"a.txt#{n}": f"passage {n}" for n in (1, 2, 3)} | {"b.txt#1": "b"})
     for name, texts, deleted in (("c", {"a.txt#2": "other"}, 0), ("b", {"a.txt#1": "passage 1"}, 2)):
         if passages:
@@ -253,7 +253,7 @@ def test_a_document_added_again_in_fewer_passages_loses_the_others(tmp_path, tin
 
 
 def test_repeated_deletions_and_compacting_are_reported(index, tmp_path):
-    """A killed command is run again as it is; after another change, the ids are unknown."""
+    """A killed command may be repeated; after another change, its ids are unknown."""
     assert rkit(index, "--compact").stdout == f"{index}: nothing to change; 5 texts in 1 segment\n"
     for name, code in (("a", 0), ("a", 0), ("b", 0), ("a", 2)):
         assert rkit(index, "--delete", name).exit_code == code
@@ -265,7 +265,7 @@ def test_repeated_deletions_and_compacting_are_reported(index, tmp_path):
     assert rkit(index, "--compact").stdout == f"{index}: compacted; 4 texts in 1 segment\n"
 
 
-def test_an_altered_segment_is_found(index, tmp_path):
+def test_an_altered_segment_is_refused(index, tmp_path):
     change_index(index, add=write(tmp_path / "more", ["f"], seed=1), delete=["a"])
     for path in [next((index / "segments").glob("deleted-*")), next((index / "segments").glob("*/vectors/vectors-*"))]:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Indexes of vectors that are changed find what an index built anew finds, with the same scores."""
+"""Changed indexes of vectors return the same hits and scores as new indexes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ KINDS = {
 
 
 def text(name, version, *, several=False):
-    """The vectors and weights of a text; small whole numbers, so that scores are often equal."""
+    """The vectors and weights of a text, in small whole numbers: scores are often equal."""
     random = np.random.default_rng([ord(name), version])
     count = random.integers(1, 4) if several else 1
     return random.integers(-2, 3, (count, DIM)).astype(np.float32), random.integers(0, 3, TERMS).astype(np.float32)
 
 
 def write(folder, texts, kind):
-    """A vectors folder of texts, given as (name, version), in shards of four; a key is the vector's first number."""
+    """A vectors folder of (name, version) texts, in shards of four; a key is the vector's first number."""
     vectors, weights = zip(*(text(*one, several="several" in kind) for one in texts), strict=True)
     rows = np.concatenate(vectors)
     return write_store(
@@ -70,7 +70,7 @@ def build(folder, kind, texts, shards=None):
 
 
 def assert_same(folder, anew, asked):
-    """The same hits and scores, at any depth, and the same scores of given texts."""
+    """Compare hits and scores at several depths, and the scores of listed texts."""
     one, other = open_index(folder).indexer, open_index(anew).indexer
     for k in (1, 3, 20):
         (ids, scores), (wanted_ids, wanted) = one.search(asked, k), other.search(asked, k)
@@ -97,7 +97,7 @@ changes = st.lists(
 @pytest.mark.parametrize("kind", KINDS)
 @given(first=some, changes=changes)
 @settings(max_examples=8, deadline=None)
-def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, kind, first, changes):
+def test_changes_equal_a_new_index(tmp_path_factory, kind, first, changes):
     """Adding, replacing, deleting and compacting in any order, of an index built in shards or as a whole."""
     tmp_path = tmp_path_factory.mktemp("change")
     held = dict(first)

@@ -1,4 +1,4 @@
-"""Compressors of documents: applied by encoding, recorded, applied to added texts, refused where they do not fit."""
+"""Compressors of documents: applied by encoding and to added texts, recorded, refused for other vectors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Narrower(Compressor):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, tiny_model):
-    """A ColBERT without training, and the registered compressors."""
+    """An untrained ColBERT, and the registered compressors."""
     path = tmp_path_factory.mktemp("plugin") / "local_compressors.py"
     path.write_text(PLUGIN)
     with pytest.MonkeyPatch.context() as patch:
@@ -101,7 +101,7 @@ def test_added_texts_are_compressed_and_other_vectors_refused(model, tmp_path):
         ("narrower", PluginError, "compressor 'narrower' of plugin 'local_compressors'"),
     ],
 )
-def test_a_compressor_that_does_not_fit_is_named(model, tmp_path, compressor, error, message):
+def test_a_wrong_compressor_is_named(model, tmp_path, compressor, error, message):
     with pytest.raises(error, match=message):
         model.encode_documents(PASSAGES, output=tmp_path / "v", compressor=compressor)
 

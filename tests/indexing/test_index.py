@@ -1,4 +1,4 @@
-"""Building indexes: what goes with what, and what the manifest says."""
+"""Building indexes: sources, options, the manifest, interruptions."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def write_vectors(folder, *, corpus=None, weights=False, **entries):
     return write(folder, vectors=vectors, weights=np.abs(vectors) if weights else None, **entries).folder
 
 
-def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path):
-    """Indexer, options with defaults, version; the checkpoint and the corpus of the vectors, also by relative path."""
+def test_the_manifest_of_an_index_of_vectors(tmp_path):
+    """It records indexer, options and version, and the checkpoint and corpus of the vectors, also by relative path."""
     (tmp_path / "corpus.jsonl").write_text('{"_id": "t0", "text": "x"}\n')
     checkpoint = {"path": str(tmp_path / "stage1"), "fingerprint": "f" * 32}
     vectors = write_vectors(tmp_path / "vectors", checkpoint=checkpoint, corpus=tmp_path / "corpus.jsonl")
@@ -61,8 +61,8 @@ def test_an_index_of_vectors_says_who_made_it_and_what_encodes_queries(tmp_path)
     assert manifest["inputs"]["vectors"]["path"] == str(vectors)
 
 
-def test_an_indexer_knows_which_options_the_user_did_not_give(tmp_path, monkeypatch):
-    """Those of a recipe and of a manifest; so that addresses in them get no credentials."""
+def test_options_from_files_are_marked(tmp_path, monkeypatch):
+    """From recipes and manifests: addresses in them get no credentials."""
     vectors = write_vectors(tmp_path / "vectors")
     seen = []
     for name in ("build", "open"):
@@ -85,8 +85,8 @@ INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")
 
 
 @pytest.mark.parametrize("indexer", INDEXERS)
-def test_an_interrupted_build_starts_again_and_gives_the_same_bytes(tmp_path, monkeypatch, indexer):
-    """Killed before the folder is whole: nothing is there under its name, and what is left is not taken over."""
+def test_an_interrupted_build_starts_again_with_the_same_bytes(tmp_path, monkeypatch, indexer):
+    """A killed build leaves no folder of its name, and its files are not reused."""
     vectors = write_vectors(tmp_path / "vectors", weights=True)
     options = {"view": "vectors"} if indexer == "faiss" else {}
 
@@ -105,7 +105,7 @@ def test_an_interrupted_build_starts_again_and_gives_the_same_bytes(tmp_path, mo
     assert not staging.exists()
 
 
-def test_an_index_of_texts_says_which_corpus(tmp_path):
+def test_the_manifest_of_an_index_of_texts(tmp_path):
     collection = testing.tiny_collection(tmp_path / "data")
     build_index(str(collection.corpus), indexer="overlap", output=tmp_path / "words", options={"lower": "false"})
     manifest = json.loads((tmp_path / "words" / "manifest.json").read_text())

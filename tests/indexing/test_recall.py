@@ -1,4 +1,4 @@
-"""Checking an index against brute force: what is measured, noted and refused."""
+"""Recall of an index against brute force: measured, recorded, refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vector_folders import write as write_store
 
 @pytest.fixture
 def halved(monkeypatch):
-    """Every second hit, with half as much again; or texts that are not there."""
+    """Every second hit, with 1.5 times its score; or unknown texts."""
 
     def search(self, queries, k, *, original=Flat.search):
         ids, scores = original(self, queries, k)
@@ -61,8 +61,8 @@ def write(folder, *, texts=120, m=1, ragged=False, weights=False, values=None):
     ],
     ids=str,
 )
-def test_exact_indexers_find_everything(tmp_path, indexer, options, kind):
-    """Of one and many vectors, weights, both, and with ties; brute force leaves the same view aside."""
+def test_exact_indexers_have_full_recall(tmp_path, indexer, options, kind):
+    """With one and many vectors, weights, both, ties, and views, which brute force also compares."""
     build_index(write(tmp_path / "v", **kind), indexer=indexer, output=tmp_path / "i", options=options)
     found = recall.check_index(tmp_path / "i", count=50, k=7)
     assert (found.queries, found.k, found.recall, found.exact) == (min(50, kind.get("texts", 50)), 7, 1.0, True)
@@ -70,7 +70,7 @@ def test_exact_indexers_find_everything(tmp_path, indexer, options, kind):
     assert storage.read_manifest(tmp_path / "i")["check"] == found.as_json()
 
 
-def test_what_is_missed_and_scored_wrongly_is_measured(tmp_path, halved):
+def test_missed_hits_and_wrong_scores_are_measured(tmp_path, halved):
     build_index(write(tmp_path / "v"), output=tmp_path / "i")
     found = recall.check_index(tmp_path / "i", count=500, k=10)
     assert (found.queries, found.recall, found.exact) == (120, 0.5, False)
@@ -78,8 +78,8 @@ def test_what_is_missed_and_scored_wrongly_is_measured(tmp_path, halved):
     assert "recall@10 0.5000 over 120 queries (texts of the folder), not exact" in found.summary
 
 
-def test_options_of_the_search_can_be_tried_out(tmp_path):
-    """Without building again; the manifest says with which."""
+def test_search_options_can_be_tried(tmp_path):
+    """Without building again; the manifest records them."""
     build_index(write(tmp_path / "v"), indexer="faiss", output=tmp_path / "i", options={"factory": "IVF16,Flat"})
     few = recall.check_index(tmp_path / "i")
     all_lists = recall.check_index(tmp_path / "i", options={"parameters": "nprobe=16"})
@@ -87,8 +87,8 @@ def test_options_of_the_search_can_be_tried_out(tmp_path):
     assert storage.read_manifest(tmp_path / "i")["check"]["options"] == {"parameters": "nprobe=16"}
 
 
-def test_altered_missing_and_foreign_vectors_are_refused(tmp_path, monkeypatch, halved):
-    """Nothing is written then; an index of texts has no vectors."""
+def test_altered_missing_and_other_vectors_are_refused(tmp_path, monkeypatch, halved):
+    """Without writing the manifest; an index of texts has no vectors."""
     build_index(write(tmp_path / "v", weights=True), indexer="sparse", output=tmp_path / "i")
     before = (tmp_path / "i" / "manifest.json").read_text()
     path = tmp_path / "v" / "lexical-00000.npz"
@@ -103,7 +103,7 @@ def test_altered_missing_and_foreign_vectors_are_refused(tmp_path, monkeypatch, 
     assert (tmp_path / "i" / "manifest.json").read_text() == before
     halved.name = "x"
     build_index(write(tmp_path / "few", texts=3), output=tmp_path / "j")
-    with pytest.raises(ArtifactError, match="returns 'x', a text that it has no vectors of"):
+    with pytest.raises(ArtifactError, match="returns the text 'x'"):
         recall.check_index(tmp_path / "j")
     monkeypatch.setattr(Flat, "indexes", "texts")
     with pytest.raises(UnsupportedError, match="indexes texts"):
@@ -112,7 +112,7 @@ def test_altered_missing_and_foreign_vectors_are_refused(tmp_path, monkeypatch, 
 
 @pytest.mark.precision
 def test_from_the_command_line(tmp_path):
-    """Built and checked, checked again, as JSON; with queries that the checkpoint encodes."""
+    """An index is built and checked, and checked again with encoded queries, in JSON."""
 
     def run(*arguments):
         result = CliRunner().invoke(main, ["index", *map(str, arguments)])

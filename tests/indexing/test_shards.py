@@ -1,4 +1,4 @@
-"""Indexes that are built in shards find what an index built at once finds, wherever their shards are searched."""
+"""Indexes built in shards return the same hits as an unsharded index, on any worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sharded import KINDS, TEXTS, asked, assert_same, write
 
 
 class InThisProcess:
-    """Workers that are called instead of asked over a network."""
+    """Workers in this process, without a network."""
 
     def __init__(self, make, options):
         self._holders = [make() for _ in range(options.workers)]
@@ -43,7 +43,7 @@ def workers(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_find_what_one_index_finds_to_the_last_bit(kind, tmp_path, workers):
+def test_shards_return_the_hits_of_an_unsharded_index_to_the_last_bit(kind, tmp_path, workers):
     name, m, weighted, of_query = KINDS[kind]
     vectors = write(tmp_path / "vectors", m, weighted=weighted)
     build_index(vectors, indexer=name, output=tmp_path / "one")
@@ -68,7 +68,7 @@ def test_vectors_of_shards_are_linked(tmp_path):
 
 
 @forks
-def test_a_killed_build_goes_on_with_the_shards_that_lack(tmp_path, monkeypatch):
+def test_a_killed_build_resumes_with_the_missing_shards(tmp_path, monkeypatch):
     vectors = write(tmp_path / "vectors", 1, weighted=False)
     index = tmp_path / "index"
 
@@ -88,7 +88,7 @@ def test_a_killed_build_goes_on_with_the_shards_that_lack(tmp_path, monkeypatch)
     assert build_index(vectors, output=index, parts=3)["counts"]["texts"] == TEXTS  # of another build
 
 
-def test_a_worker_that_lacks_the_index_or_has_another_says_where(tmp_path, workers):
+def test_a_worker_without_the_index_is_named(tmp_path, workers):
     vectors = write(tmp_path / "vectors", 1, weighted=False)
     build_index(vectors, output=tmp_path / "index", parts=2)
     spread = open_index(tmp_path / "index", cluster=workers).indexer

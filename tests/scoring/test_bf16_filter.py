@@ -1,4 +1,4 @@
-"""Rough products, their bound, and the exact search that rests on them."""
+"""Rough products, their error bound, and exact search with them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import torch
 
 from retrievalkit import scoring
 from retrievalkit.contracts import Representation
-from retrievalkit.data.vectors import VectorBlock, VectorStore, VectorWriter
+from retrievalkit.data.vectors import VectorBlock
 from retrievalkit.scoring import bf16_filter, tiles, two_stage
+from vector_folders import write
 
 QUERIES = bf16_filter.ENOUGH_QUERIES + 6
 
 
 @pytest.fixture(autouse=True)
 def bf16(monkeypatch):
-    """As on a processor that multiplies bf16; torch emulates it on any other."""
+    """A processor that multiplies bf16; torch emulates it on others."""
     monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
 
 
 def drawn(kind, rows, dim, seed):
-    """Vectors whose rounding errors differ: of any size, alike, all of the same sign, or worst for bf16."""
+    """Vectors with different rounding errors: of any size, nearly equal, of one sign, or worst for bf16."""
     random = np.random.default_rng(seed)
     vectors = random.standard_normal((rows, dim), dtype=np.float32)
     if kind == "sizes":
@@ -39,13 +40,11 @@ def drawn(kind, rows, dim, seed):
 @pytest.mark.parametrize("kind", ["normal", "sizes", "alike", "positive", "halfway"])
 @pytest.mark.parametrize("dim", [1, 48, 768])
 @pytest.mark.parametrize("in_bf16", [True, False])
-def test_no_rough_product_is_wrong_by_more_than_its_slack(kind, dim, in_bf16):
-    """From the rough product the exact one is bounded above and below; the exact one is that of float64."""
+def test_the_error_of_rough_products_is_at_most_the_slack(kind, dim, in_bf16):
+    """A rough product bounds the exact product from above and below; the exact product equals that of float64."""
     queries, documents = drawn(kind, 20, dim, 1), drawn(kind, 150, dim, 2)
     sides = [bf16_filter.Side.of(one, in_bf16=in_bf16) for one in (queries, documents)]
-    tile = torch.empty(20, 150, dtype=sides[1].rough.dtype)
-    bf16_filter.products(*sides, tile)
-    slack, found = bf16_filter.slack(*sides), tile.float()
+    slack, found = bf16_filter.slack(*sides), (sides[0].rough @ sides[1].rough.T).float()
     rows, columns = np.divmod(np.arange(20 * 150), 150)
     exact = torch.from_numpy(bf16_filter.of_pairs(queries, documents, rows, columns)).view(20, 150)
     assert (exact >= slack.below(found)).all()
@@ -55,8 +54,8 @@ def test_no_rough_product_is_wrong_by_more_than_its_slack(kind, dim, in_bf16):
     np.testing.assert_allclose(exact.numpy(), true, rtol=1e-5, atol=1e-5 * np.abs(true).max())
 
 
-def test_the_exact_product_of_a_pair_depends_on_nothing_else():
-    """Alone, among others and in another place it is the same number to the last bit."""
+def test_the_exact_product_of_a_pair_does_not_depend_on_other_pairs():
+    """Alone, among others and at another position, it is the same to the last bit."""
     queries, documents = drawn("normal", 3, 77, 0), drawn("normal", 400, 77, 1)
     rows, columns = np.divmod(np.arange(1200), 400)
     together = bf16_filter.of_pairs(queries, documents, rows, columns)
@@ -67,21 +66,8 @@ def test_the_exact_product_of_a_pair_depends_on_nothing_else():
         assert alone.item() == together[pair]
 
 
-def written(folder, vectors, counts=None, shards=3):
-    """A folder of these vectors, one a text where no counts are given."""
-    counts = np.ones(len(vectors), dtype=np.int64) if counts is None else counts
-    folder.mkdir(parents=True)
-    writer = VectorWriter(folder)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    for number, texts in enumerate(np.array_split(np.arange(len(counts)), shards)):
-        part = vectors[starts[texts[0]] : starts[texts[-1] + 1]]
-        writer.write_shard(number, [f"d{text}" for text in texts], part, counts=counts[texts])
-    writer.finish()
-    return VectorStore(folder)
-
-
 def brute_force(queries, vectors, counts, k):
-    """Texts and scores by all exact products; equal ones in the order of the texts."""
+    """The top-k texts and scores by all exact products; ties in text order."""
     text_of = np.repeat(np.arange(len(counts)), counts)
     for query in queries:
         products = bf16_filter.of_query(query, vectors)
@@ -94,8 +80,8 @@ def brute_force(queries, vectors, counts, k):
 @pytest.mark.parametrize("kind", ["normal", "alike", "halfway", "copies"])
 @pytest.mark.parametrize("form", ["single", "uniform", "varying"])
 @pytest.mark.parametrize("k", [1, 7, 130])
-def test_search_of_a_folder_gives_the_exact_top_k(tmp_path, monkeypatch, kind, form, k):
-    """To the last bit, also where texts are almost or quite alike, have many vectors, or are fewer than is kept."""
+def test_search_of_a_folder_returns_the_exact_top_k(tmp_path, monkeypatch, kind, form, k):
+    """To the last bit, also if texts are nearly or exactly equal, have many vectors, or are few."""
     monkeypatch.setattr(two_stage, "_READ", 1 << 12)
     random = np.random.default_rng(5)
     texts = 700
@@ -104,7 +90,7 @@ def test_search_of_a_folder_gives_the_exact_top_k(tmp_path, monkeypatch, kind, f
     if kind == "copies":
         vectors = vectors[random.integers(0, 5, len(vectors))]
     queries = drawn("normal", QUERIES, 24, 9)
-    store = written(tmp_path / "vectors", vectors, counts)
+    store = write(tmp_path / "vectors", vectors=vectors, counts=counts, shard=234)
     asked = Representation(torch.from_numpy(queries)[:, None])
     scores, rows = scoring.top_k_of_store(asked, store, k, block=97)
     expected = list(brute_force(queries, vectors, counts, k))
@@ -112,11 +98,11 @@ def test_search_of_a_folder_gives_the_exact_top_k(tmp_path, monkeypatch, kind, f
     for place in (0, QUERIES - 1):
         few = Representation(torch.from_numpy(queries[place : place + 1])[:, None])
         alone = scoring.top_k_of_store(few, store, k, block=64)
-        assert (alone[1].tolist()[0], alone[0].tolist()[0]) == expected[place], "a query alone finds the same"
+        assert (alone[1].tolist()[0], alone[0].tolist()[0]) == expected[place], "a single query has the same hits"
 
 
 def test_weights_are_added_exactly(monkeypatch):
-    """Vectors and weights of many queries: the sum of the exact product and of the weights' product."""
+    """The score of a vector and weights is the sum of both exact products."""
     import scipy.sparse
 
     monkeypatch.setattr(tiles, "CPU_TILE", 4096)

@@ -19,7 +19,7 @@ from vector_folders import write
 
 
 def texts(random, count, most):
-    """Texts of (vectors, keys): whole numbers, so that sums are exact and scores often equal."""
+    """Texts of (vectors, keys), in whole numbers: sums are exact, and scores are often equal."""
     counts = random.integers(1, most + 1, count)
     return [(random.integers(-2, 3, (m, 3)).astype(np.float32), random.integers(-1, 3, m)) for m in counts]
 
@@ -35,7 +35,7 @@ def representation(texts):
 
 
 def brute_force(queries, documents):
-    """The rule as it is written."""
+    """The scoring rule, pair by pair."""
     return np.array(
         [
             [
@@ -67,7 +67,7 @@ def test_a_worked_example():
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), most=st.integers(1, 5), block=st.integers(1, 20), pairs=st.integers(1, 40))
 def test_training_search_and_rescoring_equal_brute_force(tmp_path_factory, seed, most, block, pairs):
-    """For texts in memory and on disk, in blocks of any size, with chunks of any number of products."""
+    """For texts in memory and on disk, in blocks and chunks of any size."""
     random = np.random.default_rng(seed)
     queries, documents = texts(random, random.integers(1, 6), most), texts(random, random.integers(1, 25), most)
     expected, asked = brute_force(queries, documents), representation(queries)
@@ -93,8 +93,8 @@ def test_training_search_and_rescoring_equal_brute_force(tmp_path_factory, seed,
         np.testing.assert_array_equal(values, [expected[row, -1], np.nan, expected[row, 0]])
 
 
-def test_gradients_are_those_of_autograd_whatever_the_size(monkeypatch):
-    """Only the best vector of the key has a gradient; a query's vector without a match has none."""
+def test_gradients_do_not_depend_on_the_size_of_chunks(monkeypatch):
+    """Only the best vector of a key has a gradient; a query vector without a match has none."""
     random = np.random.default_rng(0)
     sides = [representation(texts(random, count, 4)) for count in (3, 5)]
     weights = torch.from_numpy(random.standard_normal((3, 5)).astype(np.float32))
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_autograd_whatever_the_size(monkeypatch):
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 12))
 def test_keys_are_stored_with_their_vectors(tmp_path_factory, seed, rows):
-    """Read in blocks and text by text; of joined folders without deleted texts; of a part; and in memory."""
+    """Read in blocks and text by text, from joined folders with deleted texts, from a part, and in memory."""
     random, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("v")
     own = texts(random, 9, int(random.integers(1, 4)))
     store, every = stored(folder / "v", own, shard=4), [keys.tolist() for _, keys in own]

@@ -1,4 +1,4 @@
-"""Fused pooling of vocabulary logits has the values and gradients of the plain expression, without its memory."""
+"""Fused pooling of vocabulary logits has the values and gradients of the plain expression, in less memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ RIGHT = [0.0513991403, 1.0323793296]
 
 
 def plain_saturated(hidden, head, mask):
-    """The equation as it is written: the maximum over the tokens of saturated logits."""
+    """The equation: the maximum over the tokens of saturated logits."""
     weights = torch.log1p(torch.relu(head(hidden))) * mask[:, :, None]
     return weights.max(dim=1).values
 
 
 def plain_weighted(hidden, head, weights, mask):
-    """The equation as it is written, text by text."""
+    """The equation, text by text."""
     rows = [
         (head(states[taken]).softmax(dim=1) * of[taken][:, None]).max(dim=0).values
         if taken.any()
@@ -51,7 +51,7 @@ def plain_weighted(hidden, head, weights, mask):
 
 
 class Setting:
-    """Texts of mixed lengths, one of them empty, and a head; float64 unless told otherwise."""
+    """Texts of different lengths, one of them empty, and a head; float64 by default."""
 
     def __init__(self, *, texts=5, tokens=7, width=4, vocabulary=11, seed=0, bias=True, dtype=torch.float64):
         random = torch.Generator().manual_seed(seed)
@@ -86,19 +86,19 @@ class Setting:
 
 @pytest.fixture(params=[1, 3, 1000])
 def tile(request, monkeypatch):
-    """As many tokens are projected at a time."""
+    """Number of tokens to project at a time."""
     monkeypatch.setattr(lexical, "_most_tokens", lambda weight: request.param)
 
 
 def identity_head(logits):
-    """Hidden states and a VocabularyHead whose logits are those, so that known numbers go through the fused path."""
+    """Hidden states and a VocabularyHead with these logits, to compute known numbers by the fused path."""
     logits = torch.tensor([logits])
     return logits, VocabularyHead(lambda hidden: hidden, torch.eye(logits.shape[2]))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_whole_texts_are_pooled_like_their_unmasked_tokens(weighted, tile):
-    """The path of a GPU, which computes padding too."""
+    """On a GPU, padding is computed too."""
     setting = Setting()
     setting.upstream[-1] = 0.0  # of a text without tokens, as poolers leave it
     weights = setting.weights if weighted else None
@@ -112,7 +112,7 @@ def test_whole_texts_are_pooled_like_their_unmasked_tokens(weighted, tile):
     ("attention", "special", "expected"),
     [([1, 1, 1, 1, 0], [1, 0, 0, 1, 0], [0, 1, 1, 0, 0]), ([1, 1, 0], [0, 0, 1], [1, 1, 0])],
 )
-def test_special_tokens_and_padding_are_no_text(attention, special, expected):
+def test_special_tokens_and_padding_are_masked(attention, special, expected):
     states = TokenStates({}, torch.tensor([attention]), torch.zeros(1), torch.tensor([special]).bool())
     assert text_mask(states).tolist() == [list(map(bool, expected))]
 
@@ -125,7 +125,7 @@ def test_special_tokens_and_padding_are_no_text(attention, special, expected):
     ],
 )
 def test_saturated_numbers_worked_out_by_hand(mask, expected):
-    """Without and with [CLS] and [SEP], from a head in two parts and from one that is only a function."""
+    """Without and with [CLS] and [SEP], by a `VocabularyHead` and by a function."""
     mask, expected = torch.tensor([mask]).bool(), torch.tensor([expected])
     hidden, head = identity_head(SATURATED)
     torch.testing.assert_close(max_saturated(hidden, head, mask), expected)
@@ -143,7 +143,7 @@ def test_saturated_numbers_worked_out_by_hand(mask, expected):
     ],
 )
 def test_weighted_numbers_worked_out_by_hand(weights, middle):
-    """[CLS] and padding take no part; weights without their sign, and with it."""
+    """[CLS] and padding are masked; with absolute and with signed weights."""
     mask, expected = torch.tensor([[0, 1, 1, 1, 0]]).bool(), torch.tensor([[*LEFT, *middle, *RIGHT]])
     hidden, head = identity_head(WEIGHTED)
     weights = torch.tensor([weights])
@@ -171,7 +171,7 @@ class TestBoth:
     @pytest.mark.parametrize("seed", range(3))
     @pytest.mark.parametrize("sign", [1, -1])
     def test_equals_the_plain_expression(self, pool, tile, bias, seed, sign):
-        """Values and gradients; of negative weights, what takes no part is no candidate with its zero."""
+        """Values and gradients; the zeros of masked tokens do not exceed negative weights."""
         setting = Setting(bias=bias, seed=seed)
         if sign < 0:
             setting.weights = (-setting.weights.abs() - 0.1).detach().requires_grad_()
@@ -180,7 +180,7 @@ class TestBoth:
 
     @pytest.mark.parametrize("k", [1, 2, 10])
     def test_with_a_gradient_at_few_terms(self, pool, tile, k):
-        """The rows of the weight that are gathered are few, or many; Aggretriever takes the maximum of slices."""
+        """Few or many rows of the weight are gathered; Aggretriever pools slices by maximum."""
         setting = Setting(vocabulary=30)
         setting.compare(*(keep_top_k(one, k) for one in (pool(setting), plain(pool, setting))))
         setting.upstream = setting.upstream[:, :10]
@@ -188,7 +188,6 @@ class TestBoth:
         setting.compare(*(one.unflatten(1, (3, 10)).max(dim=1).values for one in both))
 
     def test_padding_changes_nothing(self, pool):
-        """Whatever stands there."""
         setting = Setting()
         before = pool(setting)
         gradients = setting.gradients(before)
@@ -203,8 +202,8 @@ class TestBoth:
         assert not of_hidden[:, -3:].any()
         assert torch.equal(rest[0], gradients[1])
 
-    def test_equal_tokens_leave_the_gradient_to_the_first(self, pool, tile):
-        """Of numbers whose products and sums are exact: a kernel need not compute all rows of a matrix alike."""
+    def test_the_first_of_equal_tokens_receives_the_gradient(self, pool, tile):
+        """With exact products and sums, because a kernel may round the rows of a matrix differently."""
         setting = Setting()
         with torch.no_grad():
             for one in (setting.hidden, setting.weight, setting.bias):
@@ -218,7 +217,7 @@ class TestBoth:
         assert not of_hidden[:, 1:].any()
 
     @pytest.mark.parametrize("frozen", ["hidden", "weight", "bias", "weights"])
-    def test_what_is_frozen_gets_no_gradient_and_the_others_keep_theirs(self, pool, frozen):
+    def test_frozen_inputs_get_no_gradient_and_do_not_change_the_others(self, pool, frozen):
         setting = Setting()
         before = setting.gradients(pool(setting))
         names = ["hidden", "weight", "bias", "weights"]
@@ -229,8 +228,8 @@ class TestBoth:
         assert all(one is other or torch.equal(one, other) for one, other in zip(after, expected, strict=True))
 
     @pytest.mark.parametrize("tokens", [64, 5])
-    def test_autocast_multiplies_in_bfloat16_and_gives_float32(self, pool, tokens, monkeypatch):
-        """Gradients have the type of what they are of, and are near to those of float32."""
+    def test_autocast_multiplies_in_bfloat16_and_returns_float32(self, pool, tokens, monkeypatch):
+        """Gradients have the types of the inputs, and are close to those of float32."""
         monkeypatch.setattr(lexical, "_most_tokens", lambda weight: tokens)
         setting = Setting(width=16, vocabulary=50, dtype=torch.float32)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -245,8 +244,8 @@ class TestBoth:
                 assert ours.dtype == leaf.dtype
                 assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.98
 
-    def test_all_logits_are_never_held_at_once(self, pool, monkeypatch):
-        """Not in the forward pass and not in the backward pass, with a gradient at few terms or at all."""
+    def test_logits_are_held_for_a_few_tokens_at_a_time(self, pool, monkeypatch):
+        """In the forward and the backward pass, with a gradient at few terms or at all terms."""
         monkeypatch.setattr(lexical, "_most_tokens", lambda weight: 20)
         setting = Setting(texts=8, tokens=50, width=8, vocabulary=500, dtype=torch.float32)
         setting.mask[:] = True
@@ -257,7 +256,7 @@ class TestBoth:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Takes note of the largest tensor that any operation returns."""
+    """Records the size of the largest tensor that an operation returns."""
 
     elements = 0
 
@@ -270,7 +269,7 @@ class LargestTensor(TorchDispatchMode):
 
 @given(st.data())
 def test_top_k_equals_a_stable_sort(data):
-    """Exactly k are kept, of equals the first, and receive the gradient, zeros among them."""
+    """Exactly k weights, also zeros, are kept and receive the gradient; ties keep the first."""
     rows = data.draw(st.integers(1, 3))
     columns = data.draw(st.integers(1, 8))
     k = data.draw(st.integers(1, columns))

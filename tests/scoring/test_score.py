@@ -1,9 +1,8 @@
-"""The scoring rule, and the exact search that is built on it."""
+"""The scoring rule, and exact search by it."""
 
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from places import SHARED
 from retrievalkit import scoring
 from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock
@@ -20,16 +18,8 @@ from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring import tiles
 
 
-def golden(check):
-    """A check of golden.json, or a skip where the shared data is not there."""
-    path = SHARED.parent / "golden.json"
-    if not path.exists():
-        pytest.skip("golden.json is not there (set RKIT_SHARED_DATA)")
-    return json.loads(path.read_text())["checks"][check]
-
-
 def brute_force(query, document):
-    """The rule as it is written, for one query and one document of (vectors, weights)."""
+    """The scoring rule for a query and a document of (vectors, weights)."""
     (q_vectors, q_weights), (d_vectors, d_weights) = query, document
     total = 0.0
     if q_vectors is not None:
@@ -41,7 +31,7 @@ def brute_force(query, document):
 
 @st.composite
 def collections(draw):
-    """Queries and documents of small whole numbers, whose sums are exact and often equal."""
+    """Queries and documents of small whole numbers: sums are exact, and often equal."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kind = draw(st.sampled_from(["vectors", "weights", "both"]))
     m_query = draw(st.sampled_from([1, 1, 3]))
@@ -60,7 +50,7 @@ def collections(draw):
 
 
 def representation(texts):
-    """Texts of (vectors, weights) as a Representation, padded and masked where they differ in length."""
+    """Texts of (vectors, weights) as a Representation, padded and masked if their lengths differ."""
     vectors, mask, weights = None, None, None
     if texts[0][0] is not None:
         longest = max(len(one) for one, _ in texts)
@@ -90,7 +80,7 @@ def blocks(documents, size):
 
 
 def expected_top(queries, documents, k):
-    """Sorting all scores; equal scores by position; of weights alone, only documents that share a term."""
+    """The first k of all scores, sorted; ties by position; with weights only, documents that share a term."""
     for query in queries:
         ranked = sorted((-brute_force(query, document), row) for row, document in enumerate(documents))
         if query[0] is None:
@@ -99,7 +89,7 @@ def expected_top(queries, documents, k):
 
 
 def found(scores, rows):
-    """The (row, score) pairs that were found."""
+    """The (row, score) pairs of each query's hits."""
     for query_scores, query_rows in zip(scores.tolist(), rows.tolist(), strict=True):
         yield [(row, value) for value, row in zip(query_scores, query_rows, strict=True) if row >= 0]
 
@@ -107,7 +97,7 @@ def found(scores, rows):
 @settings(max_examples=40, deadline=None)
 @given(collection=collections())
 def test_scores_follow_the_rule(collection):
-    """Sum over query vectors of the greatest inner product, plus the product of the weights; padding counts nothing."""
+    """The sum over query vectors of the greatest inner product, plus the product of the weights, without padding."""
     queries, documents = collection
     all_scores = scoring.scores(representation(queries), representation(documents))
     expected = [[brute_force(query, document) for document in documents] for query in queries]
@@ -116,8 +106,8 @@ def test_scores_follow_the_rule(collection):
 
 @settings(max_examples=100, deadline=None)
 @given(collection=collections(), k=st.integers(1, 40), size=st.integers(1, 31), width=st.sampled_from([0, 5, 64]))
-def test_top_k_is_what_sorting_all_scores_gives(collection, k, size, width):
-    """For one and many vectors, weights, ties, k above the number of documents, and any size of block."""
+def test_top_k_equals_sorting_all_scores(collection, k, size, width):
+    """With one and many vectors, weights, ties, k above the number of documents, and blocks of any size."""
     queries, documents = collection
     result = scoring.top_k(representation(queries), blocks(documents, size), k, width=width)
     expected = list(expected_top(queries, documents, k))
@@ -129,7 +119,7 @@ def test_top_k_is_what_sorting_all_scores_gives(collection, k, size, width):
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("order", ["drawn", "ascending", "descending", "equal"])
 def test_top_k_over_many_blocks_in_any_order(monkeypatch, m, order):
-    """Also where each block is better than all before it, and where the queries are split into small tiles."""
+    """Also if each block is better than all earlier blocks, and if the queries are split into small tiles."""
     monkeypatch.setattr(tiles, "CPU_TILE", 1024)
     monkeypatch.setattr(tiles, "LEAST_PART", 1)
     random = np.random.default_rng(3)
@@ -144,8 +134,8 @@ def test_top_k_over_many_blocks_in_any_order(monkeypatch, m, order):
     assert list(found(*result)) == list(expected_top([(one, None) for one in queries], parts, 7))
 
 
-def test_equal_documents_tie_wherever_they_stand():
-    """Copies of a document in blocks of different sizes get one score, and come in their order."""
+def test_equal_documents_tie_at_any_position():
+    """Copies of a document in blocks of different sizes have equal scores, and keep their order."""
     random = np.random.default_rng(0)
     documents = random.standard_normal((500, 1, 33)).astype(np.float32)
     copies = [3, 77, 130, 131, 240, 499]
@@ -161,7 +151,7 @@ def test_equal_documents_tie_wherever_they_stand():
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("limit", [0, 100, 300])
 def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, limit):
-    """One document at a time or several: scores and the gradients of both sides are those of the plain rule."""
+    """Scores and the gradients of both sides do not depend on the number of documents compared at a time."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(7, 5, generator=generator) < 0.6
     mask[:, 0] = True
@@ -183,8 +173,8 @@ def test_scores_in_bounded_memory_have_the_same_gradient(monkeypatch, masked, li
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("limit", [0, 100, 1 << 26])
-def test_of_equal_products_the_first_has_the_gradient_at_every_size(monkeypatch, limit, dtype):
-    """Of a document's vectors that score equally, not all, nor one that depends on the size of the batch."""
+def test_the_first_of_equal_products_receives_the_gradient(monkeypatch, limit, dtype):
+    """Not all of a document's vectors with equal products, nor a vector that depends on the size of the batch."""
     monkeypatch.setattr(scoring.rule, "LIMIT", limit)
     generator = torch.Generator().manual_seed(0)
     # Whole numbers, whose sums are exact in bf16.
@@ -205,7 +195,7 @@ def test_of_equal_products_the_first_has_the_gradient_at_every_size(monkeypatch,
 
 
 def test_sides_that_do_not_fit_are_refused():
-    """What one side has and the other has not, and sizes that differ."""
+    """Vectors or weights on one side only, and different sizes."""
     dense, wide = Representation(torch.zeros(1, 1, 3)), Representation(torch.zeros(1, 1, 4))
     sparse = Representation(weights=torch.zeros(1, 5))
     for function in (scoring.scores, lambda queries, documents: scoring.top_k(queries, documents, 1)):
@@ -219,29 +209,8 @@ def test_sides_that_do_not_fit_are_refused():
         scoring.top_k(dense, dense, 0)
 
 
-def test_multi_vector_search_golden():
-    """The worked example: retrieve k*m vectors, map v // m, keep the first of a document, cut to k."""
-    check = golden("multi_vector_search")
-    inputs, expected = check["inputs"], check["expected"]
-    documents = np.array(list(inputs["doc_vectors"].values()), np.float32)
-    names = list(inputs["doc_vectors"])
-    query = np.array(inputs["query"], np.float32)
-    vector_scores = documents.reshape(-1, 2) @ query
-    order = np.argsort(-vector_scores, kind="stable")
-    assert order.tolist() == expected["vector_ids_by_score"]
-    k, m = inputs["k"], inputs["m"]
-    rows, values = scoring.documents_of_vectors(order[: k * m], vector_scores[order[: k * m]], k, m=m)
-    assert [names[row] for row in rows] == expected["top_k_docs"]
-    np.testing.assert_allclose(values, expected["top_k_scores"], atol=1e-6)
-    values, rows = scoring.top_k(
-        Representation(torch.tensor(query)[None, None]), blocks([(d, None) for d in documents], 1), k
-    )
-    assert [names[row] for row in rows[0]] == expected["top_k_docs"]
-    np.testing.assert_allclose(values[0], expected["top_k_scores"], atol=1e-6)
-
-
-def test_vectors_that_were_not_found_are_left_out():
-    """faiss fills up with -1; equal scores are in the order of the documents, whatever that of the vectors."""
+def test_missing_vectors_are_left_out():
+    """faiss pads with -1; equal scores are in the order of the documents, not of the vectors."""
     rows, values = scoring.documents_of_vectors(np.array([5, 4, 2, -1]), np.array([2.0, 1.0, 1.0, -9.0]), 5, m=2)
     assert (rows.tolist(), values.tolist()) == ([2, 1], [2.0, 1.0])
     rows, _ = scoring.documents_of_vectors(np.array([4, 0]), np.array([1.0, 1.0]), 5, m=2)

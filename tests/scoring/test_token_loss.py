@@ -1,4 +1,4 @@
-"""The loss of predicted tokens is the plain cross-entropy, made in small parts."""
+"""The loss of predicted tokens is the cross-entropy, computed in small parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_worked_numbers(head, labels, loss):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_fused_loss_and_its_gradients_are_the_plain_ones(bias):
+def test_the_fused_loss_and_its_gradients_equal_the_plain_loss(bias):
     hidden, weight, offset, labels = inputs(bias=bias)
     wanted = [one for one in (hidden, weight, offset) if one is not None]
     fused = 3 * token_loss(hidden, VocabularyHead(torch.tanh, weight, offset), labels)
@@ -59,7 +59,7 @@ def test_the_fused_loss_and_its_gradients_are_the_plain_ones(bias):
     torch.testing.assert_close(torch.autograd.grad(fused, wanted), torch.autograd.grad(plain, wanted))
 
 
-def test_only_what_is_trained_gets_a_gradient():
+def test_frozen_weights_get_no_gradient():
     hidden, weight, offset, labels = inputs()
     loss = token_loss(hidden, VocabularyHead(torch.tanh, weight.detach(), offset.detach()), labels)
     loss.backward()
@@ -68,7 +68,7 @@ def test_only_what_is_trained_gets_a_gradient():
     assert not token_loss(hidden.detach(), VocabularyHead(torch.tanh, weight.detach()), labels).requires_grad
 
 
-def test_no_label_is_no_loss_and_no_gradient():
+def test_without_labels_loss_and_gradient_are_zero():
     hidden, weight, offset, labels = inputs()
     loss = token_loss(hidden, VocabularyHead(torch.tanh, weight, offset), torch.full_like(labels, UNLABELLED))
     loss.backward()
@@ -76,7 +76,7 @@ def test_no_label_is_no_loss_and_no_gradient():
     assert not hidden.grad.any()
 
 
-def test_several_losses_are_computed_as_each_alone():
+def test_several_losses_equal_separate_losses():
     hidden, weight, offset, labels = inputs()
     head, others = VocabularyHead(torch.tanh, weight, offset), labels.flip(0)
     pairs = {"one": (hidden, labels), "same": (2 * hidden, labels), "other": (hidden, others)}
@@ -87,7 +87,7 @@ def test_several_losses_are_computed_as_each_alone():
     }
 
 
-def test_half_precision_is_near_and_gradients_keep_the_weights_format():
+def test_half_precision_is_close_and_gradients_are_float32():
     hidden, weight, offset, labels = inputs(torch.float32)
     exact = token_loss(hidden, VocabularyHead(torch.tanh, weight, offset), labels)
     expected = torch.autograd.grad(exact, (hidden, weight, offset))

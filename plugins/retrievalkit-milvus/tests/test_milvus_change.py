@@ -47,7 +47,7 @@ def test_texts_can_be_deleted_from_an_index_on_a_server_but_not_added(store, ser
     case = draw(12, dim=6)
     build_index(store(case).folder, indexer="milvus", output=tmp_path / "index", options={"uri": server})
     more = store(draw(2, dim=6, seed=1)).folder
-    with pytest.raises(UnsupportedError, match="is built from all texts at once"):
+    with pytest.raises(UnsupportedError, match="is built from all texts together"):
         change_index(tmp_path / "index", add=more)
     change_index(tmp_path / "index", delete=["t0", "t1"])
     query = Representation(vectors=torch.ones(1, 1, 6))

@@ -122,7 +122,7 @@ def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
 
 def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
     build_index(vectors(tmp_path / "v", NAMES[:5], weights=True), indexer="impact", output=tmp_path / "index")
-    with pytest.raises(UnsupportedError, match=r"is built from all texts at once .*Index the whole corpus"):
+    with pytest.raises(UnsupportedError, match=r"is built from all texts together .*Index the whole corpus"):
         change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))
 
 

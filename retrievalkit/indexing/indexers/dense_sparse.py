@@ -1,30 +1,28 @@
-"""Hybrid dense and sparse search: the sum of both scores over the whole corpus, not a merge of two lists."""
+"""Hybrid dense and sparse search by the sum of both scores over all texts, instead of a merge of two lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from pydantic import PositiveInt
 from torch import Tensor
 
-from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.data.vectors.postings import Postings, write_postings
 from retrievalkit.data.vectors.rounded import Rounded, write_rounded
 from retrievalkit.errors import ArtifactError, UnsupportedError
-from retrievalkit.indexing.indexers.flat import Hits, named
-from retrievalkit.scoring import best_of_candidates, check_k, scores_of, top_k, top_k_among, top_k_of_rounded
+from retrievalkit.indexing.indexers.flat import Hits, VectorIndexer, named
+from retrievalkit.scoring import check_k, top_k, top_k_of_rounded
 
 # Vectors per part: few enough that a query's scores stay in the cache and a copy costs little memory.
 PART_VECTORS = 1 << 16
 _ROUNDED = "rounded"
 
 
-class DenseSparse(Indexer):
+class DenseSparse(VectorIndexer):
     """Hybrid dense and sparse search: the sum of the inner products of vectors and of term weights.
 
     For models that encode both, such as CoT-MAE v2 (Wu et al. 2023, https://arxiv.org/abs/2304.03158). Example:
@@ -33,23 +31,14 @@ class DenseSparse(Indexer):
     1 KB per text. Search time grows linearly with the number of texts.
 
     Args:
-        search: "exact" scores all texts. "union" takes the top texts by vectors and the top texts by weights,
-            and computes their missing scores: it misses texts that rank high in the sum only.
-        candidates: For "union": minimum length of each list.
-        rounded: Also store vectors and the weights of frequent terms in bf16, which makes "exact" faster on
+        rounded: Also store vectors and the weights of frequent terms in bf16, which makes the search faster on
             processors with bf16 multiplication. No effect if texts have several vectors.
     """
 
-    indexes = "vectors"
     compares_keys = True
 
-    def __init__(
-        self, *, search: Literal["exact", "union"] = "exact", candidates: PositiveInt = 1000, rounded: bool = True
-    ) -> None:
-        self.form = search
-        self.candidates = candidates
+    def __init__(self, *, rounded: bool = True) -> None:
         self.rounded = rounded
-        self._store: VectorStore
         self._postings: Postings
         self._rounded: Rounded | None = None
 
@@ -79,27 +68,15 @@ class DenseSparse(Indexer):
             self._rounded = Rounded(index_dir / _ROUNDED, self._store, self._postings)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The top-k texts by the scoring rule, of all texts or of the two lists."""
+        """Return the exact top-k texts by the scoring rule."""
         check_k(k)
         store = self._store
         k = min(k, len(store))
-        if self.form == "union":
-            hits = best_of_candidates(queries, store, self._union(queries, k), k)
-            return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
         if self._rounded is not None:
             scores, rows = top_k_of_rounded(queries, store, self._postings, self._rounded, k, self._whole(k))
         else:
             scores, rows = self._whole(k)(queries)
         return named(store.ids, scores.numpy(), rows.numpy())
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k of a few allowed texts by the scoring rule, always exact."""
-        ids = self._store.ids
-        return named(ids, *top_k_among(queries, self._store, allowed.mask(ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts by the scoring rule."""
-        return scores_of(queries, self._store, [self._store.ids.rows(names) for names in ids])
 
     def _whole(self, k: int) -> Callable[[Representation], tuple[Tensor, Tensor]]:
         return lambda queries: top_k(queries, self._blocks(), k)
@@ -107,15 +84,3 @@ class DenseSparse(Indexer):
     def _blocks(self) -> Iterator[VectorBlock]:
         for block in self._postings.blocks():
             yield replace(self._store.block(block.first, block.first + block.texts), weights=block.weights)
-
-    def _union(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query, the texts in either list, ascending."""
-        wanted = min(max(k, self.candidates), len(self._store))
-        if queries.vectors is None or queries.weights is None:
-            msg = "the queries lack vectors or weights. Encode them with the model of the index."
-            raise UnsupportedError(msg)
-        _, dense = top_k(
-            replace(queries, weights=None), (replace(block, weights=None) for block in self._blocks()), wanted
-        )
-        _, sparse = top_k(Representation(weights=queries.weights), self._postings.blocks(), wanted)
-        return [np.unique(rows[rows >= 0]) for rows in np.hstack([dense.numpy(), sparse.numpy()])]

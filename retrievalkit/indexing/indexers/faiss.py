@@ -86,7 +86,7 @@ class Faiss(VectorIndexer):
             raise MissingDependencyError("faiss", "indexer 'faiss'", extras) from error
         self._faiss: Any = faiss
         if re.search(r"(?<!\d)0+(?!\d)|(HNSW|NSG)1(?!\d)", factory):
-            # On these, faiss crashes the process or hangs.
+            # With these numbers, faiss crashes the process or hangs.
             msg = f"option 'factory' of indexer 'faiss' is '{factory}'. faiss fails on 0, HNSW1 and NSG1: use more."
             raise OptionError(msg)
         if re.search(r"(nprobe|efSearch|k_factor_rf)=[-0]", parameters):
@@ -94,9 +94,9 @@ class Faiss(VectorIndexer):
             raise OptionError(msg)
         gpus = self._faiss.get_num_gpus() if hasattr(self._faiss, "get_num_gpus") else 0
         if device == "cuda" and not gpus:
-            msg = "option 'device' of indexer 'faiss' is cuda, but faiss finds no GPU. Use cpu or faiss-gpu-cu12."
+            msg = "option 'device' of indexer 'faiss' is cuda, but faiss detects no GPU. Use cpu or faiss-gpu-cu12."
             raise UnsupportedError(msg)
-        # Vectors are numbered by row, and an IDMap index cannot add vectors without ids.
+        # Ids are row numbers, and an IDMap index cannot add vectors without ids.
         self.factory = re.sub(r"\bIDMap2?,|,IDMap2?$", "", factory)
         self.parameters = parameters
         self.recall = recall
@@ -158,7 +158,7 @@ class Faiss(VectorIndexer):
             raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
+        """Return the top-k texts: exact for the factory "Flat" and single-vector queries, else among faiss's hits."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
@@ -194,7 +194,7 @@ class Faiss(VectorIndexer):
         return [store.ids.take(rows) for rows, _ in hits], [scores for _, scores in hits]
 
     def _selecting(self, index: Any, mask: np.ndarray) -> Any:
-        """The search parameters that restrict an index to some vectors; None if its type has no selector."""
+        """Return the search parameters that restrict an index to some vectors; None if its type has no selector."""
         faiss, selector = self._faiss, self._faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         if isinstance(index, faiss.IndexIVF):
             return faiss.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
@@ -203,12 +203,12 @@ class Faiss(VectorIndexer):
         return faiss.SearchParameters(sel=selector) if isinstance(index, faiss.IndexFlat) else None
 
     def _most(self, index: Any) -> int:
-        """The largest number of hits that a search may ask for."""
+        """Return the maximum number of hits of a search."""
         vectors: int = index.ntotal
         return min(vectors, GPU_MOST) if self.on_gpu else vectors
 
     def _nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(queries, k) scores and rows of faiss's hits where each text has one vector; -1 past the last."""
+        """Return scores and rows (queries, k) of faiss's hits if each text has one vector; -1 past the last."""
         all_scores, all_rows = [], []
         for first, index in self._shards:
             scores, rows = index.search(vectors, min(k, self._most(index)))
@@ -221,7 +221,7 @@ class Faiss(VectorIndexer):
     def _search_single(
         self, vectors: np.ndarray, k: int, selected: Sequence[Any] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Rows and scores of each query's top-k texts; shards are searched sequentially and merged.
+        """Return rows and scores of each query's top-k texts; shards are searched sequentially and merged.
 
         `selected` has the search parameters of each shard; None = its own.
         """
@@ -252,13 +252,13 @@ class Faiss(VectorIndexer):
         return best
 
     def _candidates(self, queries: Representation, wanted: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending; all texts if as many are wanted."""
+        """Return the texts that any vector of a query retrieves, ascending, per query; all texts if there are few."""
         store, mask = self._store, queries.vector_mask
         if wanted >= len(store):
             return [np.arange(len(store))] * len(queries)
         assert queries.vectors is not None
         counts = np.full(len(queries), queries.vectors.shape[1]) if mask is None else mask.sum(dim=1).numpy()
-        # In one call: per vector, faiss is many times faster with many vectors than with few.
+        # In one call, because the time per vector falls many times with the number of vectors.
         vectors = (queries.vectors.reshape(-1, store.dim) if mask is None else queries.vectors[mask]).numpy()
         texts: list[list[np.ndarray]] = [[] for _ in counts]
         for first, index in self._shards:
@@ -269,10 +269,7 @@ class Faiss(VectorIndexer):
         return [np.unique(np.concatenate(parts)) for parts in texts]
 
     def _select_parameters(self, source: VectorStore, index_dir: Path) -> dict[str, float]:
-        """Select the cheapest search parameters for the target recall by trials; returns them and the recall.
-
-        The effort doubles with each trial.
-        """
+        """Try search parameters with doubling effort; return the first that reach the target recall, and the recall."""
         faiss = self._faiss
         trial = Faiss(device="cpu")
         trial.open(index_dir)
@@ -321,7 +318,7 @@ class Faiss(VectorIndexer):
             raise OptionError(msg) from error
 
     def _write(self, index: Any, index_dir: Path, first: int) -> None:
-        # Not with faiss's own writer, which only prints a line if the last bytes cannot be written.
+        # Faiss's own writer only prints a line if the last bytes cannot be written.
         with _shard_file(index_dir, first).open("wb") as stream:
             self._faiss.write_index(index, self._faiss.PyCallbackIOWriter(stream.write))
 
@@ -329,11 +326,11 @@ class Faiss(VectorIndexer):
         faiss = self._faiss
         flag = getattr(faiss, "IO_FLAG_MMAP_IFC", None) or faiss.IO_FLAG_MMAP
         try:
-            # On-disk lists are read next to the file, whatever path the file names.
+            # On-disk lists are read from the index folder, regardless of the path in the file.
             index = faiss.read_index(str(file), flag | faiss.IO_FLAG_ONDISK_SAME_DIR)
         except RuntimeError:
             try:
-                # Some index types cannot be memory-mapped.
+                # Some types of index cannot be memory-mapped.
                 index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR)
             except RuntimeError as error:
                 msg = f"'{file}' cannot be read ({_reason(error)}): it is damaged. Index the vectors again."
@@ -358,7 +355,7 @@ def _shard_file(index_dir: Path, first: int) -> Path:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The message of faiss without its C++ function and line, and without the condition if text follows it."""
+    """Return the message of faiss without its C++ function and line, and without the condition if text follows it."""
     text = str(error).partition(": ")[2].removeprefix("Error: ").strip() or str(error)
     return re.sub(r"^'.*' failed: (?=.)", "", text).rstrip(".")
 
@@ -372,7 +369,7 @@ def _as_float32(vectors: np.ndarray) -> np.ndarray:
 
 
 def _sample(source: VectorStore, size: int) -> np.ndarray:
-    """At most `size` vectors, sampled from the whole folder with a fixed seed."""
+    """Sample at most `size` vectors from the whole folder with a fixed seed."""
     size = min(size, source.rows)
     rows = np.sort(np.random.default_rng(0).choice(source.rows, size, replace=False))
     parts, first = [], 0

@@ -1,4 +1,4 @@
-"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU; of a single query also without torch."""
+"""Exact brute-force search of vectors/ folders with torch, on a CPU or a GPU; a single query also without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,36 @@ Hits = tuple[list[list[str]], list[np.ndarray]]
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-class Flat(Indexer):
+class VectorIndexer(Indexer):
+    """Base class of indexers that keep the original vectors, and score listed texts by them."""
+
+    indexes = "vectors"
+    _store: VectorStore
+
+    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
+        """Return the top-k of a few allowed texts, by the original vectors."""
+        from retrievalkit.scoring import top_k_among
+
+        ids = self._store.ids
+        return named(ids, *top_k_among(self._compared(queries).to("cpu"), self._store, allowed.mask(ids), k))
+
+    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Return the scores of texts by the scoring rule, in fp32, from the original vectors."""
+        from retrievalkit.scoring import scores_of
+
+        return scores_of(self._compared(queries), self._store, [self._store.ids.rows(names) for names in ids])
+
+    def _compared(self, queries: Representation) -> Representation:
+        """Return the part of the queries that the index compares."""
+        from retrievalkit.scoring import vectors_alone, viewed
+
+        queries = viewed(queries, self.view)
+        if not self.compares_keys:
+            vectors_alone(queries, self._store.dim)
+        return queries
+
+
+class Flat(VectorIndexer):
     """Exact inner product search by brute force: scores every text for every query.
 
     Supports one or many vectors per text and per query (late interaction, MaxSim, as in ColBERT), vectors with keys
@@ -46,7 +75,6 @@ class Flat(Indexer):
         view: Part to compare if texts have vectors and weights: "all", "vectors" or "weights".
     """
 
-    indexes = "vectors"
     compares_keys = True
 
     def __init__(
@@ -57,24 +85,23 @@ class Flat(Indexer):
         precision: Literal["fp32", "bf16", "fp16"] = "fp32",
         view: Literal["all", "vectors", "weights"] = "all",
     ) -> None:
-        self.block, self.view, self._wanted, self._precision = block, view, device, precision
+        self.block, self.view, self._device, self._precision = block, view, device, precision
         if device == "cuda" and self._torch[0].type == "cpu":
-            msg = "option 'device' of indexer 'flat' is cuda, but torch finds no GPU. Use auto or cpu."
+            msg = "option 'device' of indexer 'flat' is cuda, but torch detects no GPU. Use auto or cpu."
             raise UnsupportedError(msg)
-        self._store: VectorStore
         self._blocks: DeviceBlocks | None = None
 
     @cached_property
     def _torch(self) -> tuple[torch.device, torch.dtype]:
         import torch
 
-        on_gpu = self._wanted != "cpu" and torch.cuda.is_available()
+        on_gpu = self._device != "cpu" and torch.cuda.is_available()
         return torch.device("cuda" if on_gpu else "cpu"), getattr(torch, _DTYPES[self._precision])
 
     @property
     def array_size(self) -> int:  # type: ignore[override]
         """The size of the vectors if each text has one in fp32, without a key or weights."""
-        exact = self._precision == "fp32" and self._wanted != "cuda"
+        exact = self._precision == "fp32" and self._device != "cuda"
         alone = self._store.vectors_per_text == 1 and not self._store.vocabulary and not self._store.keyed
         return self._store.dim if exact and alone else 0
 
@@ -94,13 +121,13 @@ class Flat(Indexer):
         return True
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The exact top-k texts by the scoring rule; ties in the order of the index."""
+        """Return the exact top-k texts by the scoring rule; ties in the order of the index."""
         if isinstance(queries, np.ndarray):
             return self._nearest(queries[0], k)
         return self._best(queries, min(k, len(self._store)), None)
 
     def _nearest(self, query: np.ndarray, k: int) -> Hits:
-        """The same texts and scores for the vector of a query, (dim,), in numpy."""
+        """Search with the vector of a query, (dim,), in numpy: the same texts and scores."""
         scores, rows = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
         for block in self._store.blocks(self.block):
             # As in `scoring.bf16_filter.of_query`: the rounding of a product does not depend on the other texts.
@@ -112,14 +139,14 @@ class Flat(Indexer):
         return named(self._store.ids, scores[None], rows[None])
 
     def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The exact top-k allowed texts; other texts are skipped, or masked if they are few."""
+        """Return the exact top-k allowed texts: a few are read together, many are selected by a mask."""
         return self._best(queries, min(k, len(self._store)), allowed.mask(self._store.ids))
 
     def _best(self, queries: Representation, k: int, mask: np.ndarray | None) -> Hits:
-        from retrievalkit.scoring import top_k, top_k_among, top_k_of_store, viewed
+        from retrievalkit.scoring import top_k, top_k_among, top_k_of_store
         from retrievalkit.scoring.device_blocks import DeviceBlocks
 
-        queries, store, (device, dtype) = viewed(queries, self.view), self._store, self._torch
+        queries, store, (device, dtype) = self._compared(queries), self._store, self._torch
         if device.type != "cpu":
             if self._blocks is None or self._blocks.store is not store:
                 self._blocks = DeviceBlocks(store, dtype)
@@ -130,35 +157,6 @@ class Flat(Indexer):
         else:
             best = top_k_among(queries, store, mask, k, block=self.block, dtype=dtype)
         return named(store.ids, *(part.cpu() for part in best))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts by the scoring rule, in fp32."""
-        from retrievalkit.scoring import scores_of, viewed
-
-        return scores_of(viewed(queries, self.view), self._store, [self._store.ids.rows(names) for names in ids])
-
-
-class VectorIndexer(Indexer):
-    """Base class of indexers that search their own form of the vectors and keep the original vectors for rescoring."""
-
-    indexes = "vectors"
-    _store: VectorStore
-
-    def rank(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The top-k of a few allowed texts, by the original vectors."""
-        from retrievalkit.scoring import top_k_among, vectors_alone, viewed
-
-        store, queries = self._store, viewed(queries, self.view).to("cpu")
-        vectors_alone(queries, store.dim)
-        return named(store.ids, *top_k_among(queries, store, allowed.mask(store.ids), k))
-
-    def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts by the scoring rule, from the original vectors."""
-        from retrievalkit.scoring import scores_of, vectors_alone, viewed
-
-        store, queries = self._store, viewed(queries, self.view)
-        vectors_alone(queries, store.dim)
-        return scores_of(queries, store, [store.ids.rows(names) for names in ids])
 
 
 def named(ids: Ids, scores: np.ndarray | Tensor, rows: np.ndarray | Tensor) -> Hits:

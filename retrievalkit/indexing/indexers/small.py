@@ -65,7 +65,7 @@ class Small(VectorIndexer):
         store = VectorStore(source.folder, view="vectors")
         store.link(index_dir / "vectors")
         size = write_small(store, index_dir / _FOLDER, self.kind)
-        return {"texts": len(store), "vectors": store.rows, "bytes_a_vector": size}
+        return {"texts": len(store), "vectors": store.rows, "bytes_per_vector": size}
 
     def open(self, index_dir: Path) -> None:
         """Map the original and quantised vectors."""
@@ -73,7 +73,7 @@ class Small(VectorIndexer):
         self._small = SmallVectors(index_dir / _FOLDER, self.kind, self._store)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The top-k candidates, with exact scores."""
+        """Return the top-k candidates, with exact scores."""
         store = self._store
         check_k(k)
         queries = viewed(queries, self.view)
@@ -88,7 +88,7 @@ class Small(VectorIndexer):
         return [store.ids.take(texts) for texts, _ in hits], [scores for _, scores in hits]
 
     def _candidates(self, queries: Representation, k: int) -> list[np.ndarray]:
-        """For each query, the texts that any of its vectors retrieves, ascending."""
+        """Return the texts that any vector of a query retrieves, ascending, for each query."""
         assert queries.vectors is not None
         store = self._store
         texts, m, dim = queries.vectors.shape
@@ -109,7 +109,7 @@ class Small(VectorIndexer):
 
 
 def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
-    """Write the quantised vectors of a folder; returns bytes per vector."""
+    """Write the quantised vectors of a folder, and return the bytes per vector."""
     folder.mkdir()
     size = 0
     for number, (_, shard) in enumerate(store.shards()):
@@ -124,7 +124,7 @@ def write_small(store: VectorStore, folder: Path, kind: Kind) -> int:
 
 
 def _quantised(vectors: np.ndarray, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """The quantised vectors and their scales."""
+    """Return the quantised vectors and their scales."""
     vectors = vectors.astype(np.float32)
     if kind == "binary":
         return np.packbits(vectors > 0, axis=1), np.empty(0)
@@ -147,20 +147,20 @@ class SmallVectors:
             raise ArtifactError(msg) from error
 
     def products(self, queries: Tensor, block: int) -> Iterator[tuple[int, Tensor]]:
-        """The inner products of queries (n, dim) with all quantised vectors: (n, rows) float32 of consecutive rows.
+        """Compute the inner products of queries (n, dim) with all quantised vectors, block by block.
 
         Yields:
-            The first row, counted over all shards, and the products.
+            The first row of a block, counted over all shards, and its products, (n, rows) float32.
         """
-        # Bytes are exact in bf16; only the queries are rounded.
+        # bf16 represents the bytes exactly; only the queries are rounded.
         dtype = torch.bfloat16 if multiplies_bf16() else torch.float32
         queries, first = queries.to(dtype), 0
         for vectors, scales in self._shards:
             for start in range(0, len(vectors), block):
-                some: np.ndarray = vectors[start : start + block]
+                part: np.ndarray = vectors[start : start + block]
                 if self.kind == "binary":  # 1 and -1 for the bits
-                    some = np.unpackbits(some, axis=1, count=self.dim).astype(np.int8) * 2 - 1
-                rows = torch.from_numpy(np.array(some)).to(dtype)
+                    part = np.unpackbits(part, axis=1, count=self.dim).astype(np.int8) * 2 - 1
+                rows = torch.from_numpy(np.array(part)).to(dtype)
                 products = (queries @ rows.T).float()
                 if scales is not None:
                     products *= torch.from_numpy(np.array(scales[start : start + block]))

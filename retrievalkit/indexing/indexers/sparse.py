@@ -50,18 +50,18 @@ class Sparse(Indexer):
             raise ArtifactError(msg)
 
     def search(self, queries: Representation | Any, k: int) -> Hits:
-        """The exact top-k texts; texts that share no term with the query are not returned."""
+        """Return the exact top-k texts, except texts that share no term with the query."""
         check_k(k)
         scores, rows = top_k(viewed(queries, self.view), self._postings.blocks(), min(k, len(self._ids)))
         return named(self._ids, scores.numpy(), rows.numpy())
 
     def search_among(self, queries: Representation | Any, k: int, allowed: Allowed) -> Hits:
-        """The exact top-k allowed texts."""
+        """Return the exact top-k allowed texts."""
         check_k(k)
         k, mask = min(k, len(self._ids)), allowed.mask(self._ids)
         return named(self._ids, *top_k(viewed(queries, self.view), self._postings.blocks(), k, mask=mask))
 
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of texts."""
+        """Return the scores of texts."""
         rows = [self._ids.rows(names) for names in ids]
         return lexical_scores_of(viewed(queries, self.view), self._postings.blocks(), rows)

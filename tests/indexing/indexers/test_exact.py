@@ -1,4 +1,4 @@
-"""Exact indexers find what the scoring rule finds among all texts: for one and many vectors, and for weights."""
+"""Exact indexers return the top k of the scoring rule: for one and many vectors, and for weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ OPTIONS = {"flat": {"block": 16}, "faiss": {"shard_vectors": 60}}
         ("sparse", MANY, True, np.float32),
     ],
 )
-def test_what_comparing_with_every_text_finds(tmp_path, monkeypatch, name, counts, lexical, dtype, query_vectors):
-    """Parts and blocks over the borders of shards; NaN for a text that is not there."""
+def test_hits_equal_brute_force(tmp_path, monkeypatch, name, counts, lexical, dtype, query_vectors):
+    """With parts and blocks across shards; the score of an unknown text is NaN."""
     monkeypatch.setattr(dense_sparse, "PART_VECTORS", 60)
     random = np.random.default_rng(0)
     vectors = None if counts is None else drawn(sum(counts)).astype(dtype)
@@ -51,8 +51,8 @@ def test_what_comparing_with_every_text_finds(tmp_path, monkeypatch, name, count
     rows = [[69, 0, 33, 33], [], [5], [*range(90)], [89]]
     ids = [[f"t{row}" for row in some] for some in rows]
     ids[0].insert(1, "nobody")
-    for taken in (1, 1 << 16):
-        monkeypatch.setattr(ranking, "TAKEN", taken)
+    for vectors_read in (1, 1 << 16):
+        monkeypatch.setattr(ranking, "VECTORS_READ", vectors_read)
         found = indexer.scores(queries, ids)
         assert [one.dtype for one in found] == [np.float32] * 5
         assert np.isnan(found[0]).tolist() == [False, True, False, False, False]
@@ -62,8 +62,8 @@ def test_what_comparing_with_every_text_finds(tmp_path, monkeypatch, name, count
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("dim", "texts", "values"), [(1, 3, 2), (8, 90, 2), (8, 700, None), (384, 300, None)])
-def test_a_single_query_without_torch_gets_the_same_texts_and_scores(tmp_path, dim, texts, values, dtype):
-    """Bit for bit, with ties, over the borders of shards and blocks."""
+def test_a_query_without_torch_has_the_same_hits(tmp_path, dim, texts, values, dtype):
+    """Bit for bit, with ties, across shards and blocks."""
     random = np.random.default_rng(0)
     size = texts + 1, dim
     drawn_values = random.standard_normal(size) if values is None else random.integers(-values, values, size)
@@ -81,7 +81,7 @@ def test_a_single_query_without_torch_gets_the_same_texts_and_scores(tmp_path, d
 
 
 @pytest.mark.parametrize("options", [{"precision": "bf16"}, {"view": "all"}, {"view": "weights"}])
-def test_only_vectors_compared_exactly_are_searched_without_torch(tmp_path, options):
+def test_only_exact_search_of_vectors_runs_without_torch(tmp_path, options):
     random, many = np.random.default_rng(0), "precision" not in options
     weights = drawn_weights(random, 30) if many else None
     store = write(tmp_path / "vectors", vectors=drawn(30), weights=weights)

@@ -1,4 +1,4 @@
-"""Wrong options, unfitting or damaged folders and queries of another model are refused by every indexer of vectors."""
+"""Indexers of vectors refuse wrong options, other or damaged folders, and queries of other models."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_queries_of_another_model_are_refused(name, tmp_path):
     ],
 )
 def test_a_damaged_index_is_refused_when_it_is_opened(name, file, tmp_path):
-    """A file that was cut short, is gone, or belongs to another index."""
+    """A file that is cut, missing, or from another index."""
     folder = built(name, tmp_path / "one", lexical="sparse" in name)
     path = next(folder.glob(file))
     whole = path.read_bytes()
@@ -84,15 +84,13 @@ def test_a_damaged_index_is_refused_when_it_is_opened(name, file, tmp_path):
         ("flat", {"block": 0}),
         ("flat", {"precision": "fp8"}),
         ("small", {"rescored": 0}),
-        ("dense_sparse", {"candidates": 0}),
-        ("dense_sparse", {"search": "best"}),
         *(("flat", {"device": "cuda"}) for _ in range(not torch.cuda.is_available())),
         *(("faiss", {"device": "cuda"}) for _ in range(not faiss.get_num_gpus())),
     ],
     ids=str,
 )
 def test_wrong_options_are_named(name, options):
-    """Before faiss, which some of them end, sees them."""
+    """Before they reach faiss, which crashes on some of them."""
     with pytest.raises((OptionError, UnsupportedError), match=next(iter(options))):
         registry.create("indexer", name, **options)
 
@@ -109,7 +107,7 @@ def test_wrong_options_are_named(name, options):
         ("small", "both", "--set view=vectors"),
     ],
 )
-def test_a_folder_that_does_not_fit_is_pointed_to_another_indexer(tmp_path, name, kind, message):
+def test_an_unsuitable_folder_is_refused_and_another_indexer_suggested(tmp_path, name, kind, message):
     weights = None if kind == "dense" else drawn_weights(np.random.default_rng(0), 5)
     store = write(tmp_path / "v", vectors=None if kind == "lexical" else np.ones((5, DIM)), weights=weights)
     (tmp_path / "i").mkdir()

@@ -1,4 +1,4 @@
-"""Small vectors: what is stored, what they find against brute force, and that exact scores decide."""
+"""Quantised vectors: stored values, products, and candidates against brute force."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 from retrievalkit_testing import check
 
 from retrievalkit.contracts import Representation
-from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.indexers import small
-from retrievalkit.indexing.recall import check_index
 from retrievalkit.scoring import scores
 from vector_folders import drawn as drawn_by_width
 from vector_folders import opened, representation, write
@@ -27,7 +25,7 @@ def test_signs_keep_the_contract():
 
 
 def test_worked_numbers():
-    """The greatest number becomes 127; 0 and what is below have the bit 0."""
+    """The greatest number becomes 127; numbers up to 0 have the bit 0."""
     vectors = np.array([[2.54, -1.27, 0.03], [0.0, 0.0, 0.0]], dtype=np.float32)
     whole, scales = small._quantised(vectors, "int8")
     assert whole.tolist() == [[127, -64, 2], [0, 0, 0]]  # -63.5 is rounded to the even number
@@ -54,7 +52,7 @@ def test_products_are_those_of_the_small_vectors(kind, bf16, tmp_path, monkeypat
 @pytest.mark.parametrize("kind", ["int8", "binary"])
 @pytest.mark.parametrize("several", [False, True])
 def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypatch):
-    """Every hit has its score of the scoring rule, best first; with enough candidates, none is missed."""
+    """Hits have exact scores, best first; with enough candidates, none is missed."""
     monkeypatch.setattr(small, "_BLOCK", 16)
     monkeypatch.setattr(small, "_TOGETHER", 4)
     counts = np.random.default_rng(2).integers(1, 4, 80) if several else None
@@ -71,19 +69,3 @@ def test_candidates_are_ranked_by_exact_scores(kind, several, tmp_path, monkeypa
             np.testing.assert_allclose(values[row], exact[row][texts], rtol=1e-5)
             assert texts == sorted(texts, key=lambda text, row=row: -exact[row][text])
             assert missed or texts == np.argsort(-exact[row], kind="stable")[:4].tolist()
-
-
-def test_the_check_states_the_recall(tmp_path):
-    """Bits find less than bytes, and more candidates more."""
-    write(tmp_path / "v", vectors=drawn(2000), shard=500)
-    found = {}
-    for name, options in {
-        "int8": {"rescored": 1},
-        "binary": {"kind": "binary", "rescored": 1},
-        "more": {"kind": "binary", "rescored": 30},
-    }.items():
-        manifest = build_index(tmp_path / "v", indexer="small", output=tmp_path / name, options=options)
-        found[name] = check_index(tmp_path / name, count=50).recall
-        assert manifest["counts"]["bytes_a_vector"] == (DIM + 4 if name == "int8" else 3)
-    assert found["int8"] > 0.95
-    assert found["binary"] < 0.8 < found["more"] < 1 or found["more"] == 1

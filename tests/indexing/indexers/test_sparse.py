@@ -1,4 +1,4 @@
-"""The inverted index of weights, and vectors and weights together: exact, in parts of any size."""
+"""Exact search of weights, and of vectors and weights together, in parts of any size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vector_folders import drawn_weights as draw
     seed=st.integers(0, 2**32 - 1),
 )
 def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, limit, seed):
-    """Whole numbers, so that sums are exact and often tie; texts and queries without any weight; parts of any size."""
+    """With ties, texts and queries without weights, and parts of any size."""
     folder, random = tmp_path_factory.mktemp("s"), np.random.default_rng(seed)
     weights, asked = draw(random, texts, values=[0, 1, 2], share=0.1), draw(random, 4, values=[1, 2], share=0.2)
     asked[0] = 0
@@ -49,7 +49,7 @@ def test_weights_are_searched_exactly(tmp_path_factory, texts, k, part, shard, l
 
 
 def test_a_part_is_in_memory_twice_at_most(tmp_path):
-    """By text and by term, while its pieces and the part before it are dropped."""
+    """By text and by term; its pieces and the previous part are dropped."""
     store = write(tmp_path / "vectors", weights=np.ones((20_000, TERMS), np.float32), shard=2_000)
     part = 10_000 * TERMS * 8
     tracemalloc.start()
@@ -61,7 +61,7 @@ def test_a_part_is_in_memory_twice_at_most(tmp_path):
 
 
 def alike(kind, random, texts):
-    """Vectors and weights whose scores are far apart, nearly equal, or equal in many texts."""
+    """Vectors and weights with scores that are far apart, nearly equal, or equal."""
     weights, vectors = draw(random, texts, share=0.4), random.standard_normal((texts, DIM)).astype(np.float32)
     if kind == "nearly equal":
         weights, vectors = 1 + weights / 1000, 1 + vectors / 1000
@@ -72,8 +72,8 @@ def alike(kind, random, texts):
 
 @pytest.mark.parametrize("kind", ["far apart", "nearly equal", "copies"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dtype):
-    """The same texts and scores, to the last bit; only texts that are nearly equal are searched for without them."""
+def test_rounded_vectors_do_not_change_the_hits(tmp_path, monkeypatch, kind, dtype):
+    """To the last bit; only nearly equal texts are searched again without them."""
     monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
     monkeypatch.setattr(dense_sparse, "PART_VECTORS", 150)
     monkeypatch.setattr(rounded, "MOST_TERMS", 11)
@@ -95,34 +95,7 @@ def test_with_rounded_vectors_the_same_is_found(tmp_path, monkeypatch, kind, dty
     assert (sum(searched) > 80) == (kind == "nearly equal")
 
 
-def test_terms_that_an_eighth_of_the_texts_has_are_rounded(tmp_path, monkeypatch):
-    """The most frequent of them where these are too many; their columns stand beside the vectors."""
-    weights = np.zeros((16, TERMS), np.float32)
-    for term, texts in ((3, 2), (5, 1), (7, 16), (30, 4)):
-        weights[:texts, term] = 1 + 2**-9
-    store = write(tmp_path / "v", weights=weights, vectors=np.full((16, DIM), 1 / 3), shard=5)
-    (tmp_path / "p").mkdir()
-    postings.write_postings(store, tmp_path / "p", part_texts=10)
-    by_term = postings.Postings(tmp_path / "p")
-    assert rounded.frequent_terms(by_term).tolist() == [3, 7, 30]
-    monkeypatch.setattr(rounded, "MOST_TERMS", 2)
-    assert rounded.frequent_terms(by_term).tolist() == [7, 30]
-    assert rounded.write_rounded(store, by_term, tmp_path / "r")
-    (first, bits), (second, _) = rounded.Rounded(tmp_path / "r", store, by_term).blocks()
-    rows = torch.from_numpy(rounded.from_bits(bits))
-    assert rows.shape == (10, DIM + 2)
-    assert torch.equal(rows[:, :DIM], torch.full((10, DIM), 1 / 3).bfloat16().float())
-    assert rows[:, DIM].tolist() == [1.0] * 10
-    assert rows[:, DIM + 1].tolist() == [1.0] * 4 + [0.0] * 6
-    changed = DIM * (1 / 3 - float(rows[0, 0])) ** 2
-    assert first.norm == pytest.approx(1.001 * (DIM / 9 + 2 * (1 + 2**-9) ** 2) ** 0.5)
-    assert first.distance == pytest.approx(1.001 * (changed + 2 * 2**-18) ** 0.5, rel=1e-4)
-    assert second.distance == pytest.approx(1.001 * (changed + 2**-18) ** 0.5, rel=1e-4)
-    assert first.weights_norm == pytest.approx(1.001 * (1 + 2**-9) * 2)
-
-
-def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
-    """The search goes without."""
+def test_vectors_with_large_norms_are_not_rounded(tmp_path, monkeypatch):
     monkeypatch.setattr(bf16_filter, "multiplies_bf16", lambda: True)
     random = np.random.default_rng(0)
     vectors = random.standard_normal((30, DIM)).astype(np.float32)
@@ -132,21 +105,3 @@ def test_vectors_too_long_for_bf16_are_not_rounded(tmp_path, monkeypatch):
     assert not (tmp_path / "i" / "rounded").exists()
     ids, _ = indexer.search(Representation(torch.rand(80, 1, DIM), None, torch.from_numpy(draw(random, 80))), 30)
     assert {ids[0][0], ids[0][-1]} & {"t3"}
-
-
-def test_the_union_scores_what_one_of_the_lists_has(tmp_path):
-    """Every text found has its full score; enough candidates give the exact result, and few do not."""
-    random = np.random.default_rng(0)
-    weights, asked = draw(random, 200), draw(random, 10)
-    vectors = random.standard_normal((200, DIM)).astype(np.float32)
-    store = write(tmp_path / "vectors", weights=weights, vectors=vectors)
-    queries = Representation(torch.randn(10, 1, DIM), None, torch.from_numpy(asked))
-    dense, lexical = queries.vectors[:, 0].numpy() @ vectors.T, asked @ weights.T
-    assert_best(opened("dense_sparse", store, tmp_path / "many", search="union"), queries, dense + lexical, 9)
-    ids, values = opened("dense_sparse", store, tmp_path / "few", search="union", candidates=3).search(queries, 3)
-    for row in range(10):
-        union = {*np.argsort(-dense[row])[:3], *np.argsort(-lexical[row])[:3]}
-        wanted = sorted(union, key=lambda text, row=row: -(dense + lexical)[row][text])[:3]
-        assert ids[row] == [f"t{text}" for text in wanted]
-        np.testing.assert_allclose(values[row], (dense + lexical)[row][wanted], rtol=1e-4)
-    assert ids != [[f"t{text}" for text in np.argsort(-row)[:3]] for row in dense + lexical]

@@ -63,7 +63,7 @@ class AnswerMatcher:
     def __init__(self, answers: Iterable[str], mode: Mode = "string") -> None:
         check_choice("answer mode", mode, get_args(Mode))
         if isinstance(answers, str):
-            msg = f"answers must be a list of texts, but a single text was given: {answers!r}. Put it in a list."
+            msg = f"answers is the text {answers!r}, but should be a list of texts. Put it in a list."
             raise InputError(msg)
         tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
         self._always_matches = any(not answer for answer in tokenised)

@@ -157,7 +157,7 @@ def convert(options: ConvertOptions) -> Converted:
     hard_negatives = HardNegatives(**{option.name: getattr(options, option.name) for option in fields(HardNegatives)})
     if hard_negatives != HardNegatives():
         if columns or cut or options.merge_parts or kind not in (None, "examples") or not _is_file(path):
-            msg = f"hard negatives become a file of examples. Write to '{path.name}.jsonl', without kind or parts."
+            msg = f"hard negatives become examples in a file. Write to '{path.name}.jsonl', without kind or parts."
             raise OptionError(msg)
         return Converted(options.output, _hard_negatives(source, path, hard_negatives, options.corpus))
     if kind is None:

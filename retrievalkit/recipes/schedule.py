@@ -95,7 +95,7 @@ def run_steps(
         waiting.remove(job)
         key = state.key(job)
         if not force and state.is_done(job, key):
-            display.keep(job)
+            display.skip(job)
             completed.add(job.step.name)
             done(job, True)
             return True
@@ -144,7 +144,7 @@ def run_steps(
             display.interrupt([job for job, _, _ in running.values()], error)
         raise
     pool.shutdown()
-    display.show_kept()
+    display.show_skipped()
     if failed:
         first, *rest = failed.values()
         more = [f"Also failed: {shortlist(list(failed)[1:], 6)}."] if rest else []

@@ -103,7 +103,7 @@ def test_matching_takes_linear_time():
 def test_invalid_answers_are_refused():
     with pytest.raises(InputError, match=r"'exact'.*regex, string"):
         AnswerMatcher(["a"], "exact")
-    with pytest.raises(InputError, match="must be a list"):
+    with pytest.raises(InputError, match="should be a list"):
         AnswerMatcher("Paris", "string")
 
 

@@ -1,4 +1,4 @@
-"""`rkit convert`: converts data of any known format to ours.
+"""`rkit convert`: conversion of data in any known format to ours.
 
     rkit convert biencoder-nq-train.json nq/            examples, and the passages embedded in them
     rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR

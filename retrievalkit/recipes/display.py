@@ -16,7 +16,7 @@ _WIDEST = 160  # characters of a step's last line
 
 
 class Display:
-    """Shows the steps of a run; with `parallel` steps, each line names its step."""
+    """Terminal output for the steps of a run; with `parallel` steps, each line names its step."""
 
     def __init__(self, jobs: Sequence[Job], folder: str, *, parallel: bool = False) -> None:
         self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}

@@ -105,7 +105,7 @@ class _Variant:
 
 
 class _Reader:
-    """Checks a recipe and fills in its values; every error names file and line."""
+    """Reader of a recipe, which fills in its values; every error names file and line."""
 
     def __init__(self, root: Section) -> None:
         self.root = root

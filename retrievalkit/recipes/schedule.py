@@ -1,4 +1,4 @@
-"""Runs the steps of a recipe sequentially, or in parallel, each as soon as the steps that it depends on are done.
+"""Execution of a recipe's steps: sequential, or parallel, each as soon as the steps that it depends on are done.
 
 The outcome is the same. In parallel, each step has a separate process. If a step fails, the steps that depend on it are
 not run; the others continue, and the run fails at its end.

@@ -250,7 +250,7 @@ def _joined(words: list[str]) -> str:
 
 
 class _Page:
-    """Collects the words of a page; NUL, which the parser replaces in texts, marks a line end."""
+    """Collector of the words of a page; NUL, which the parser replaces in texts, marks a line end."""
 
     def __init__(self) -> None:
         self.title: list[str] = []

@@ -31,7 +31,7 @@ class _Record:
 
 
 class VectorWriter:
-    """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
+    """Writer of a vectors/ folder, shard by shard; the same texts give the same bytes.
 
     A shard is complete when `write_shard` returns; shards may come in any order. A writer in the folder of an earlier,
     killed writer keeps its shards if both have the same `identity`; otherwise it starts from scratch.

@@ -1,4 +1,4 @@
-"""`rkit compare`: runs and judgements in, significance tests out: on the terminal, as a page or as a table.
+"""`rkit compare`: significance tests between runs, on the terminal, as a page or as a table.
 
     rkit compare RUN RUN... --qrels QRELS [--output PAGE.html|FIGURES.json|...]
 

@@ -1,4 +1,4 @@
-"""A run reduced to the data that a comparison needs, so that only one whole run is in memory at a time."""
+"""A run reduced to the data for a comparison, so that only one whole run is in memory at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOP_HITS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """The data of a run that a comparison needs; problems are sentences in two parts, around the names of runs."""
+    """The data of a run for a comparison; each problem is a sentence, split where the names of runs are inserted."""
 
     values: PerQuery
     rankings: dict[str, Ranking]

@@ -47,19 +47,19 @@ tables:
 def programs(monkeypatch):
     names = ("plan", "measured", "page", "results")
     monkeypatch.syspath_prepend(str(FOLDER))
-    found = {name: importlib.import_module(name) for name in names}
-    yield found
+    modules = {name: importlib.import_module(name) for name in names}
+    yield modules
     for name in names:
         del sys.modules[name]
 
 
 def ran(folder, name, values):
     steps = {}
-    for seed, found in values.items():
+    for seed, figures in values.items():
         path = folder / name / f"seed-{seed}"
         path.mkdir(parents=True)
-        queries = {f"q{place}": value for place, value in enumerate(found)}
-        mean = sum(found) / len(found)
+        queries = {f"q{place}": value for place, value in enumerate(figures)}
+        mean = sum(figures) / len(figures)
         content = {"metrics": {"nDCG@10": mean, "RR@10": mean / 2}, "per_query": {"nDCG@10": queries}}
         (path / "figures.json").write_text(json.dumps(content))
         (path / "model").mkdir()

@@ -61,7 +61,7 @@ class FieldOptions:
         id_field: The field with the ids; by default a hash of title and text.
     """
 
-    heading: ClassVar = "Own files"
+    heading: ClassVar = "Custom files"
 
     text_field: Annotated[str | None, Flag(metavar="NAME")] = None
     title_field: Annotated[str | None, Flag(metavar="NAME")] = None
@@ -84,7 +84,7 @@ class OwnFileOptions(FieldOptions):
         root: The base folder of the document ids; by default the source. Set it to convert a part of a folder.
     """
 
-    heading: ClassVar = "Own files"
+    heading: ClassVar = "Custom files"
 
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None

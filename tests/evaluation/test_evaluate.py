@@ -273,10 +273,6 @@ def files(tmp_path, monkeypatch):
     write_run("b.trec", {"q1": [("d2", 2.0), ("d1", 1.0)]})
     texts = {
         "qrels": "q1 0 d1 1\nq2 0 d3 1\n",
-        "empty": "",
-        "other": "x Q0 d1 1 1 t\n",
-        "twice": "q1 Q0 d1 1 1 t\nq1 Q0 d1 2 0.5 t\n",
-        "nan": "q1 Q0 d1 1 nan t\n",
         "corpus.jsonl": "".join(
             json.dumps({"_id": name, "title": "", "text": text}) + "\n"
             for name, text in (("d1", "Rome"), ("d2", "Paris, 1900"), ("d3", "Oslo"))
@@ -343,10 +339,6 @@ def test_json_of_the_command():
         ("a.trec", "Give judgements"),
         ("a.trec --answers qrels --corpus no", "qrels"),
         ("a.trec --qrels qrels --split test", "split has no effect here"),
-        ("empty --qrels qrels", "empty: the file contains no results"),
-        ("other --qrels qrels", "no query of the run is in the qrels: the run has 'x', the qrels 'q1', 'q2'"),
-        ("twice --qrels qrels", "twice:2: document 'd1' is already at line 1"),
-        ("nan --qrels qrels", "nan:1: 'nan' is not a score"),
     ],
 )
 @pytest.mark.usefixtures("files")

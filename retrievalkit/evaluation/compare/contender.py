@@ -38,7 +38,7 @@ class Contender:
 def measure(
     name: str, place: str | Path, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
 ) -> Contender:
-    """Compute the metrics of a run; keeps about 2 KB per query of the qrels in memory, whatever the run's size."""
+    """Compute the metrics of a run; keeps about 2 KB per query of the qrels in memory, for a run of any size."""
     whole = open_run(place, conventions.ties)
     run = WithoutSameId(whole) if conventions.exclude_self else whole
     check_overlap(run, qrels, f"run '{name}'")

@@ -99,7 +99,7 @@ class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
     Args:
         source: A file, a folder or another source; in Python also data in memory, with its kind.
         output: The file or folder to write.
-        kind: The kind of data in the source, or the part of a collection to convert; by default detected.
+        kind: The kind of data in the source, or the part of a collection to convert; detected by default.
         split: The split of a collection, if it has several.
         form: The output format of a run or qrels.
         parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow.

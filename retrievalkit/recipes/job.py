@@ -154,7 +154,7 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
                 words += [part for text in texts for part in (word, text)]
                 continue
             arguments[name] = texts
-            # Otherwise it could be an --output outside of the run's folder.
+            # Otherwise it could be an --output outside the run's folder.
             if option := next((text for text in texts if text.startswith("-")), None):
                 advice = "Put ./ before a file's name."
                 step.fail(f"'{name}' is '{option}', which the command would read as an option. {advice}", name)

@@ -228,9 +228,9 @@ def _whole(text: str) -> str:
 
 
 def read_html(text: str) -> tuple[str, str]:
-    """Title (<title>, or the first <h1>, or the first heading; "" if there is none) and visible text of a page.
+    """Return the title (<title>, the first <h1> or the first heading; "" if there is none) and visible text of a page.
 
-    Blocks start a new line. Scripts, styles, menus and the like are left out.
+    Blocks start a new line. Scripts, styles, menus and similar elements are left out.
     """
     from lxml import etree
 

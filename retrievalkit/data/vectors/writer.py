@@ -104,7 +104,7 @@ class VectorWriter:
         weights: Any = None,
         keys: np.ndarray | None = None,
     ) -> None:
-        """Write one shard. All shards have vectors of the same dim, or none has vectors; also for weights and keys.
+        """Write a shard. All shards have vectors of the same dim, or none has vectors; equally for weights and keys.
 
         Args:
             number: The number of the shard, from 0.

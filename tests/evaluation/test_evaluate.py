@@ -196,7 +196,7 @@ def test_notes_report_possible_mistakes(run, qrels, metrics, notes):
         (InputError, r"cannot compute alpha_nDCG@10.*pyndeval", "alpha_nDCG@10"),
         (InputError, "cannot compute Accuracy: float division by zero", "Accuracy"),
         (InputError, r"grade 5.*ERR@10.*up to 4", "ERR@10"),
-        # Among them those on which trec_eval would end the process.
+        # Including metrics on which trec_eval would end the process.
         *((InputError, "metric", name) for name in ("P@-1", "P@1.5", "RR@x", "RR(foo=1)", "nDCG(", "AP(rel=0)")),
         *(
             (InputError, "metric", name)

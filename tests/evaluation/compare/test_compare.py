@@ -55,9 +55,9 @@ def test_a_comparison_by_hand():
     better, mixed = comparison.differences
     assert (better.run, better.against, better.difference) == ("better", "first", 0.5)
     assert (better.wins, better.ties, better.losses) == (3, 1, 0)
-    assert better.p_value == 0.25  # .5, .5 and 1 all of one sign: 2 of 8
+    assert better.p_value == 0.25  # .5, .5 and 1 have the same sign: 2 of 8
     assert (mixed.wins, mixed.ties, mixed.losses, mixed.difference) == (1, 1, 2, -0.0625)
-    assert mixed.p_value == 1.0  # |.5 - .25 - .5| is the least that .25, .5, .5 can add up to
+    assert mixed.p_value == 1.0  # |.5 - .25 - .5| is the smallest sum of .25, .5 and .5 with signs
     assert (better.p_corrected, mixed.p_corrected) == (0.5, 1.0)
     (most,) = better.largest
     assert (most.query_id, most.text, most.value, most.against) == ("q2", "what [is] lost?", 1.0, 0.0)

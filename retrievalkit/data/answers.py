@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import regex
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import DataError, InputError, check_choice, shortlist
+from retrievalkit.errors import InputError, check_choice
 
 Mode = Literal["string", "regex"]
 
@@ -63,7 +63,7 @@ class AnswerMatcher:
     def __init__(self, answers: Iterable[str], mode: Mode = "string") -> None:
         check_choice("answer mode", mode, get_args(Mode))
         if isinstance(answers, str):
-            msg = f"answers must be a list of texts, but a single text was given: {answers!r}. Put it in a list."
+            msg = f"answers is the text {answers!r}, but should be a list of texts. Put it in a list."
             raise InputError(msg)
         tokenised = [tokens(answer) for answer in answers] if mode == "string" else []
         self._always_matches = any(not answer for answer in tokenised)
@@ -119,9 +119,6 @@ def answer_hits(
                 break
     if wanted and isinstance(corpus, Corpus):
         raise corpus.unknown(next(iter(wanted)))
-    if wanted:
-        msg = f"unknown document ids: {shortlist(wanted, 3)}. Give the passages that were searched."
-        raise DataError(msg)
     return hits
 
 

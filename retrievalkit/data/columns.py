@@ -68,7 +68,7 @@ def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
         fields[part] = name or next((known[usual] for usual in defaults if usual in known), "")
     if not fields["text"]:
         names = field_names(record.fields)
-        msg = f"no field is known to hold the text; the fields are {names}. Set text_field to one of them."
+        msg = f"no field has a usual name for the text; the fields are {names}. Set text_field to the name of a field."
         raise record.error(msg)
     title, text = (
         record.text(name) if name and record.fields[name] is not None else ""

@@ -1,4 +1,4 @@
-"""`rkit convert`: converts data of any known format to ours.
+"""`rkit convert`: conversion of data in any known format to ours.
 
     rkit convert biencoder-nq-train.json nq/            examples, and the passages embedded in them
     rkit convert psgs_w100.tsv corpus.jsonl.gz          a corpus, as BEIR
@@ -61,7 +61,7 @@ class FieldOptions:
         id_field: The field with the ids; by default a hash of title and text.
     """
 
-    heading: ClassVar = "Own files"
+    heading: ClassVar = "Custom files"
 
     text_field: Annotated[str | None, Flag(metavar="NAME")] = None
     title_field: Annotated[str | None, Flag(metavar="NAME")] = None
@@ -84,7 +84,7 @@ class OwnFileOptions(FieldOptions):
         root: The base folder of the document ids; by default the source. Set it to convert a part of a folder.
     """
 
-    heading: ClassVar = "Own files"
+    heading: ClassVar = "Custom files"
 
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None
@@ -99,7 +99,7 @@ class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
     Args:
         source: A file, a folder or another source; in Python also data in memory, with its kind.
         output: The file or folder to write.
-        kind: The kind of data in the source, or the part of a collection to convert; by default detected.
+        kind: The kind of data in the source, or the part of a collection to convert; detected by default.
         split: The split of a collection, if it has several.
         form: The output format of a run or qrels.
         parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow.
@@ -157,7 +157,7 @@ def convert(options: ConvertOptions) -> Converted:
     hard_negatives = HardNegatives(**{option.name: getattr(options, option.name) for option in fields(HardNegatives)})
     if hard_negatives != HardNegatives():
         if columns or cut or options.merge_parts or kind not in (None, "examples") or not _is_file(path):
-            msg = f"hard negatives become a file of examples. Write to '{path.name}.jsonl', without kind or parts."
+            msg = f"hard negatives become examples in a file. Write to '{path.name}.jsonl', without kind or parts."
             raise OptionError(msg)
         return Converted(options.output, _hard_negatives(source, path, hard_negatives, options.corpus))
     if kind is None:

@@ -25,7 +25,7 @@ class Examples(Sequence[Example], Tabular):
 
     Args:
         data: A file or another source, rows (dicts, a table, a data set) in any known format, or examples.
-        corpus: The passages of the examples, used by trainings.
+        corpus: The passages of the examples, used in training.
 
     Attributes:
         corpus: The address of the passages; None = unknown, or the examples contain the texts.

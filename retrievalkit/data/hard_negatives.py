@@ -52,7 +52,7 @@ class HardNegatives:
 
 
 class Chooser:
-    """Selects the negatives of each line."""
+    """Selection of the negatives of each line."""
 
     def __init__(self, options: HardNegatives) -> None:
         if options.margin is not None and options.scores is None:

@@ -29,7 +29,7 @@ def mask_budget(length: int, ratio: float) -> int:
 
 @dataclass(frozen=True)
 class Masker:
-    """Masks the tokens of texts.
+    """Masker of whole words or single tokens.
 
     Attributes:
         vocabulary: The vocabulary of the encoder.

@@ -1,10 +1,10 @@
 """Splitting of passages into parts: sentences, equal parts, or sliding windows.
 
-The parts ID#1, ID#2 ... belong to document ID, which is ranked by its parts and can be restored from them.
+The parts of passage ID are ID#1, ID#2 ... with its title. They rank the document, which can be restored from them.
 
-Table 5 of MVR compares several vectors per document with vectors of its sentences and of its 4 or 8 equal parts. The
-parts of passage ID are ID#1, ID#2 ... with its title. A part is a positive if its passage is a positive and it contains
-an answer; if no part does, or no answer is known, all parts are positives. All parts of a negative are negatives.
+Table 5 of MVR compares several vectors per document with vectors of its sentences and of its 4 or 8 equal parts. A part
+is a positive if its passage is a positive and it contains an answer; if no part does, or no answer is known, all parts
+are positives. All parts of a negative are negatives.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Identified = Callable[[], Iterator[tuple[Record, str]]]
 
 
 class Duplicates:
-    """Finds duplicate ids; `identified` creates a new iterator over (record, id), to locate them."""
+    """Detection of duplicate ids; `identified` creates a new iterator over (record, id), to locate them."""
 
     def __init__(self, identified: Identified) -> None:
         self._identified = identified

@@ -151,7 +151,7 @@ def hashed_id(text: str) -> str:
 
 
 class QuestionNamer:
-    """Assigns ids to texts that have none: a hash, so a question has the same id in all DPR files.
+    """Generator of ids for texts without ids: a hash, so a question has the same id in all DPR files.
 
     A text repeated in a file gets the suffix "-2", "-3" ..., because DPR's figures count every occurrence.
     """

@@ -163,7 +163,7 @@ class RunFile(Mapping[str, Hits]):
             text = self._raw(number).decode()
             rows = form.rows(text, ranks=ranks) or form.rows_one_by_one(text, self.path, ranks=ranks)
         except (DataError, UnicodeDecodeError):
-            self._complain()
+            self._report_damage()
             raise
         queries, documents, scores, places = rows
         if queries.count(query) < len(queries):
@@ -236,7 +236,7 @@ class RunFile(Mapping[str, Hits]):
         try:
             return self.form.row(line.decode().rstrip("\r"), self.path, 1, ranks=False)[0]
         except (DataError, UnicodeDecodeError):
-            self._complain()
+            self._report_damage()
             raise
 
     def _raw(self, number: int) -> bytes:
@@ -253,7 +253,7 @@ class RunFile(Mapping[str, Hits]):
             place += 1
         return b"".join(parts)
 
-    def _complain(self) -> None:
+    def _report_damage(self) -> None:
         """Raise the error for the first damaged line, with its number."""
         for line in files.filled_lines(self.path):
             self.form.row(line.text, self.path, line.number, ranks=self._by_rank)

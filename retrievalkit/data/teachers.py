@@ -25,7 +25,7 @@ _TWO_LISTS = (("pos_scores", "positives"), ("neg_scores", "negatives"))
 def teacher_scores(
     record: Record, positives: Sequence[str], negatives: Sequence[str], passages: Iterable[object] = ()
 ) -> dict[str, float] | None:
-    """Document id -> teacher score, or None if the record has no scores.
+    """Return document id -> teacher score, or None if the record has no scores.
 
     `passages` are the passages in the record, if any: positives, then negatives, as read.
     """

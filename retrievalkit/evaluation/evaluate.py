@@ -1,4 +1,4 @@
-"""`rkit evaluate`: runs and judgements, or answers, in; metrics out.
+"""`rkit evaluate`: metrics of runs, from judgements or answers.
 
     rkit evaluate RUN [RUN...] --qrels QRELS [--metrics "nDCG@10 RR@10"]
     rkit evaluate RUN --answers QUERIES --corpus CORPUS [--top "5 20 100"]

@@ -13,7 +13,7 @@ from retrievalkit.data.runs import Hits
 from retrievalkit.errors import InputError
 from retrievalkit.evaluation.evaluate import Conventions
 from retrievalkit.evaluation.measures import IrMeasure, mean, metric_names, open_metric
-from retrievalkit.evaluation.metrics import Doubts, PerQuery, first_ids, per_query, too_deep
+from retrievalkit.evaluation.metrics import PerQuery, PossibleMistakes, first_ids, per_query, too_deep
 from retrievalkit.reporting import notebook
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import Tabular, text_table
@@ -42,8 +42,8 @@ class Evaluation(dict[str, float], Tabular):
         self, run: Mapping[str, Hits], qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
     ) -> None:
         """Add metrics from judgements, with notes about queries without judgements, hits or relevant documents."""
-        doubts = Doubts(run, qrels)
-        values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=doubts.visit)
+        mistakes = PossibleMistakes(run, qrels)
+        values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=mistakes.visit)
         for name, by_query in values.items():
             self._add(name, by_query, mean(name, by_query))
         absent = f"are not in the run and {'count 0' if conventions.over == 'qrels' else 'are left out'}"
@@ -52,7 +52,7 @@ class Evaluation(dict[str, float], Tabular):
         self._note(run.keys() - qrels.keys(), run, "of the run are not in the qrels and are left out")
         self._note(qrels.keys() - run.keys(), qrels, f"of the qrels {absent}")
         self._note(unsolvable, qrels, "of the qrels have no relevant document and count 0")
-        self.notes.extend(doubts.sentences(metrics))
+        self.notes.extend(mistakes.sentences(metrics))
         standard = [name for name in metric_names(metrics) if isinstance(open_metric(name), IrMeasure)]
         binary = [name for name in standard if "rel=" not in name and not name.lower().startswith("ndcg")]
         if max(grades, default=0) > 1 and binary:

@@ -130,8 +130,8 @@ def check_overlap(run: Mapping[str, Hits], qrels: Qrels, name: str = "the run") 
         raise InputError(msg)
 
 
-class Doubts:
-    """Detects possible mistakes in a run and in the judgements of its queries."""
+class PossibleMistakes:
+    """Detection of possible mistakes in a run and in the judgements of its queries."""
 
     def __init__(self, run: Mapping[str, Hits], qrels: Qrels) -> None:
         self.run = run
@@ -155,7 +155,7 @@ class Doubts:
         self._incomplete += relevant < sum(grade > 0 for grade in grades.values())
 
     def sentences(self, metrics: str | Sequence[str]) -> list[str]:
-        """Possible mistakes, after all judged queries were visited."""
+        """Describe the possible mistakes, after all judged queries were visited."""
         sentences = []
         if self._shared and not self._judged:
             first = next(query_id for query_id in self.run if query_id in self.qrels and self.run[query_id])

@@ -48,7 +48,7 @@ class Run(dict[str, Hits], Tabular):
         self.summary = ""
 
     @classmethod
-    def found(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
+    def of(cls, hits: Iterable[tuple[str, Hits]], name: str) -> Run:
         """Create a run without checking its hits."""
         run = cls(name=name)
         run.update(hits)
@@ -66,7 +66,7 @@ class Run(dict[str, Hits], Tabular):
             DataError: A line is damaged.
         """
         place = inputs.place(path, "the run")
-        run = cls.found(read_run(place, ties).items(), run_names([place])[0])
+        run = cls.of(read_run(place, ties).items(), run_names([place])[0])
         run.path = place
         return run
 

@@ -16,7 +16,7 @@ _WIDEST = 160  # characters of a step's last line
 
 
 class Display:
-    """Shows the steps of a run; with `parallel` steps, each line names its step."""
+    """Terminal output for the steps of a run; with `parallel` steps, each line names its step."""
 
     def __init__(self, jobs: Sequence[Job], folder: str, *, parallel: bool = False) -> None:
         self.places = {job.step.name: place for place, job in enumerate(jobs, 1)}
@@ -25,24 +25,24 @@ class Display:
         self.unchanged: list[str] = []
         self.done: list[str] = []
 
-    def keep(self, job: Job) -> None:
+    def skip(self, job: Job) -> None:
         """Record a skipped step; consecutive skipped steps are shown in a single line."""
         self.unchanged.append(job.step.name)
         self.done.append(job.step.name)
 
     def start(self, job: Job, *, resumed: bool, seconds: float) -> None:
         """Show that a step starts, or continues after `seconds` of an earlier run."""
-        self.show_kept()
-        _say(f"{self._place(job)} {job.step.heading}")
+        self.show_skipped()
+        _print(f"{self._place(job)} {job.step.heading}")
         if resumed:
             word = "Resumes; it was interrupted" if job.resumes else "Starts again; it was interrupted"
-            _say(f"{_INDENT}{word} after {_seconds(seconds)}.")
+            _print(f"{_INDENT}{word} after {_seconds(seconds)}.")
 
     def finish(self, job: Job, log: StepLog, seconds: float) -> None:
         """Show that a step succeeded: its time and the last line of its output."""
         self.done.append(job.step.name)
         start = f"{self._place(job)} done: " if self.parallel else _INDENT
-        _say(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
+        _print(start + " · ".join(filter(None, (_seconds(seconds), log.result[:_WIDEST]))))
 
     def interrupt(self, jobs: Sequence[Job], error: BaseException) -> None:
         """Add a note to the error on parallel steps that were interrupted, and on the outputs that are kept."""
@@ -59,18 +59,18 @@ class Display:
             error.add_note(f"Interrupted {position} {self._kept(state)}")
             return
         if self.parallel:
-            _say(f"{self._place(job)} failed")
+            _print(f"{self._place(job)} failed")
         for line in log.tail():
-            _say(f"{_INDENT}| {line}")
-        _say(f"{_INDENT}Full log: {log.path}")
-        _say(f"{_INDENT}Independent steps continue: {others}." if others else f"Stopped {position} {self._kept()}")
+            _print(f"{_INDENT}| {line}")
+        _print(f"{_INDENT}Full log: {log.path}")
+        _print(f"{_INDENT}Independent steps continue: {others}." if others else f"Stopped {position} {self._kept()}")
 
-    def show_kept(self) -> None:
+    def show_skipped(self) -> None:
         """Show the steps skipped since the last step that ran."""
         if self.unchanged:
             first, last = self.places[self.unchanged[0]], self.places[self.unchanged[-1]]
             span = str(last) if first == last else f"{first}-{last}"
-            _say(f"[{span}/{len(self.places)}] Unchanged since an earlier run: {shortlist(self.unchanged, 6)}")
+            _print(f"[{span}/{len(self.places)}] Unchanged since an earlier run: {shortlist(self.unchanged, 6)}")
         self.unchanged = []
 
     def _place(self, job: Job) -> str:
@@ -85,5 +85,5 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(printable(text), err=True)

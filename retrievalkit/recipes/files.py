@@ -63,11 +63,11 @@ def read_recipe(path: Path, opened: tuple[Path, ...] = ()) -> Section:
     root.check_keys(_KEYS, "recipe")
     if "steps" in root:
         steps = Section(root.places["steps"])
-        for row in root.wanted("steps", list, "a list of steps"):
+        for row in root.required("steps", list, "a list of steps"):
             if not isinstance(row, Section):
                 root.fail("a step is a mapping.", "steps")
             row.check_keys(_STEP_KEYS, "step")
-            name = row.wanted("name", str, "text")
+            name = row.required("name", str, "text")
             if not NAME.fullmatch(name):
                 row.fail(f"the step name '{name}' has characters other than letters, digits, - and _.", "name")
             if name in steps:

@@ -1,4 +1,4 @@
-"""A job is a step ready to run: its command line, validated against the command's declaration before any step starts.
+"""Jobs: steps with their command lines, validated against the commands' declarations before any step starts.
 
 So a misspelt option of the tenth training is reported immediately, not a day later.
 """
@@ -27,7 +27,7 @@ _NOT_STEPS = ("run", "quickstart", "plugins", "doctor", "serve", "sync")
 
 
 class StepError(RetrievalkitError):
-    """A step of a recipe failed; the exit code is the command's."""
+    """Error of a failed step; the exit code is the command's."""
 
     def __init__(self, step: Step, reason: str, exit_code: int) -> None:
         super().__init__(f"step '{step.name}' (rkit {step.command}) failed: {reason}")
@@ -154,7 +154,7 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
                 words += [part for text in texts for part in (word, text)]
                 continue
             arguments[name] = texts
-            # Otherwise it could be an --output outside of the run's folder.
+            # Otherwise it could be an --output outside the run's folder.
             if option := next((text for text in texts if text.startswith("-")), None):
                 advice = "Put ./ before a file's name."
                 step.fail(f"'{name}' is '{option}', which the command would read as an option. {advice}", name)

@@ -32,7 +32,7 @@ class StepLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a" if resume else "w", encoding="utf-8", buffering=1) as log:
             log.write(f"$ {command_line}\n")
-            with _OUT.going_to(stdout or log), _ERR.going_to(sys.stderr if sys.stderr.isatty() else log):
+            with _OUT.redirected_to(stdout or log), _ERR.redirected_to(sys.stderr if sys.stderr.isatty() else log):
                 yield
         if stdout is None:
             self.result = _OUT.last
@@ -59,7 +59,7 @@ class _StandIn:
         self.last = ""
 
     @contextlib.contextmanager
-    def going_to(self, target: TextIO) -> Iterator[None]:
+    def redirected_to(self, target: TextIO) -> Iterator[None]:
         """Replace the standard stream for the block, and forward everything to a target."""
         before, self._target, self.last = getattr(sys, self._name), target, ""
         setattr(sys, self._name, self)

@@ -105,20 +105,20 @@ class _Variant:
 
 
 class _Reader:
-    """Checks a recipe and fills in its values; every error names file and line."""
+    """Reader of a recipe, which fills in its values; every error names file and line."""
 
     def __init__(self, root: Section) -> None:
         self.root = root
-        self.name: str = root.wanted("name", str, "text")
+        self.name: str = root.required("name", str, "text")
         self.values = root.section("values")
         defaults = root.section("defaults")
         self.steps: dict[str, Step] = {}
         outputs: dict[str, str] = {}
-        for name, section in root.wanted("steps", Section, "a list of steps").items():
+        for name, section in root.required("steps", Section, "a list of steps").items():
             step = self.steps[name] = _step(section, defaults)
             if step.output is not None and (other := outputs.setdefault(step.output, name)) != name:
                 step.fail(f"step '{other}' writes '{step.output}' already. Choose another output.")
-        self.table = tuple(root.wanted("table", list, "a list of steps")) if root.get("table") is not None else ()
+        self.table = tuple(root.required("table", list, "a list of steps")) if root.get("table") is not None else ()
         for name in self.table:
             if name not in self.steps:
                 root.fail(str(UnknownNameError("step", str(name), self.steps)), "table")
@@ -127,7 +127,7 @@ class _Reader:
         self.in_sets = [*sets, *means] if sets else []
         self.declared, self.sets = (list(self.read(kind)) for kind in ("variants", "sets"))
         self.variants: dict[str, _Variant] = {}
-        for variant in self.crossed():
+        for variant in self.combinations():
             if variant.name in self.variants:
                 root.section("variants").fail(f"two rows have the name '{variant.name}'. Rename a variant or a set.")
             self.variants[variant.name] = variant
@@ -257,7 +257,7 @@ class _Reader:
             raise OptionError(problem)
         return seeds
 
-    def crossed(self) -> Iterator[_Variant]:
+    def combinations(self) -> Iterator[_Variant]:
         """Yield each variant with each set."""
         if not self.sets and not self.declared:
             yield _Variant("", self.name, self.root.place)
@@ -296,7 +296,7 @@ class _Reader:
         known = [variant.name for variant in self.sets or self.declared]
         for name, section in self.sections("means", ("title", "of", "expected")):
             members: dict[str, None] = {}
-            for pattern in section.wanted("of", list, "a list of sets, or of variants where there are no sets"):
+            for pattern in section.required("of", list, "a list of sets, or of variants where there are no sets"):
                 matching = fnmatch.filter(known, str(pattern))
                 if not matching:
                     section.fail(str(UnknownNameError("set or variant", str(pattern), known)), "of")
@@ -396,11 +396,11 @@ _OVER = ("sets", "means")
 
 
 def _step(section: Section, defaults: Section) -> Step:
-    command = section.wanted("command", str, "the name of a command")
+    command = section.required("command", str, "the name of a command")
     options, shared = section.section("with"), defaults.section(command)
     output = None
     if section.get("output") is not None:
-        path = PurePosixPath(section.wanted("output", str, "a path"))
+        path = PurePosixPath(section.required("output", str, "a path"))
         if path.is_absolute() or ".." in path.parts or not path.parts:
             section.fail(f"output '{path}' is not inside the run's folder. Give a relative path.", "output")
         if path.parts[0] == LOGS:
@@ -411,7 +411,7 @@ def _step(section: Section, defaults: Section) -> Step:
         command=command,
         options=merged(shared, options),
         output=output,
-        title=section.wanted("title", str, "text") if section.get("title") is not None else "",
+        title=section.required("title", str, "text") if section.get("title") is not None else "",
         place=section.place,
         places={key.replace("-", "_"): place for key, place in (shared.places | options.places).items()},
     )

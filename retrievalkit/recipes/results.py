@@ -40,7 +40,7 @@ class Verdict:
         return max((p for p in (self.seeds, self.queries) if p is not None), default=None)
 
     @property
-    def shown(self) -> bool | None:
+    def significant(self) -> bool | None:
         """True if the difference is significant; None if it was not tested."""
         return None if self.p is None else self.p < LEVEL
 
@@ -73,7 +73,7 @@ class Cell:
         """Sample standard deviation over the seeds; None for a single seed."""
         return stdev(self.ours.values()) if len(self.ours) > 1 and not self.seedless else None
 
-    def less(self, other: Cell) -> Cell:
+    def minus(self, other: Cell) -> Cell:
         """Return the difference to another cell, per seed and per query."""
         ours = {seed: value - other.ours[seed] for seed, value in self.ours.items() if seed in other.ours}
         known = self.reference is not None and other.reference is not None
@@ -107,7 +107,7 @@ class Cell:
     def difference_text(self) -> str:
         """Format a difference, with the reference's difference, its sign or significance, and p in parentheses."""
         reference = "" if self.reference is None else f"{self.reference:+.4f}"
-        direction = "no difference shown" if self.verdict.shown is False else self.direction
+        direction = "no difference shown" if self.verdict.significant is False else self.direction
         p = "" if self.verdict.p is None else f"p {self.verdict.p:.4f}"
         text = ", ".join(filter(None, (reference, direction, p)))
         return f"{self.mean:+.4f}{self._spread}" + (f" ({text})" if text else "")
@@ -154,7 +154,7 @@ class Results:
             base = rows.get(row.baseline)
             if base is not None and row is not base:
                 shared = [name for name in row.cells if name in base.cells]
-                cells = {name: row.cells[name].less(base.cells[name]) for name in shared}
+                cells = {name: row.cells[name].minus(base.cells[name]) for name in shared}
                 verdicts = {name: known.get((row.name, name), Verdict()) for name in shared}
                 yield row, {name: replace(cell, verdict=verdicts[name]) for name, cell in cells.items()}
 
@@ -196,7 +196,7 @@ class Results:
                         "direction": cell.direction,
                         "p_seeds": cell.verdict.seeds,
                         "p_queries": cell.verdict.queries,
-                        "shown": cell.verdict.shown,
+                        "shown": cell.verdict.significant,
                     }
                     for name, cell in against[row.name].items()
                 }

@@ -1,4 +1,4 @@
-"""Runs recipes: the steps in order, each an `rkit` command.
+"""`rkit run`: the steps of a recipe in order, each an `rkit` command.
 
 A step is skipped if its command line and all of its inputs are unchanged and its output exists. So an interrupted run
 continues where it stopped (a training with --resume), and after a changed value only the steps that depend on it run

@@ -1,4 +1,4 @@
-"""Runs the steps of a recipe sequentially, or in parallel, each as soon as the steps that it depends on are done.
+"""Execution of a recipe's steps: sequential, or parallel, each as soon as the steps that it depends on are done.
 
 The outcome is the same. In parallel, each step has a separate process. If a step fails, the steps that depend on it are
 not run; the others continue, and the run fails at its end.
@@ -95,7 +95,7 @@ def run_steps(
         waiting.remove(job)
         key = state.key(job)
         if not force and state.is_done(job, key):
-            display.keep(job)
+            display.skip(job)
             completed.add(job.step.name)
             done(job, True)
             return True
@@ -144,7 +144,7 @@ def run_steps(
             display.interrupt([job for job, _, _ in running.values()], error)
         raise
     pool.shutdown()
-    display.show_kept()
+    display.show_skipped()
     if failed:
         first, *rest = failed.values()
         more = [f"Also failed: {shortlist(list(failed)[1:], 6)}."] if rest else []

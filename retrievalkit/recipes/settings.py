@@ -50,7 +50,7 @@ class Section(dict[str, Any]):
             if key not in known:
                 self.fail(str(UnknownNameError(f"key of a {kind}", key, known)), key)
 
-    def wanted(self, key: str, type_: type, what: str) -> Any:
+    def required(self, key: str, type_: type, what: str) -> Any:
         """Return the value of a required key, of this type."""
         value = self.get(key)
         if value is None:
@@ -63,7 +63,7 @@ class Section(dict[str, Any]):
         """Return the mapping under a key; empty if the key is missing."""
         if self.get(key) is None:
             return Section(self.places.get(key, self.place))
-        section: Section = self.wanted(key, Section, "a mapping")
+        section: Section = self.required(key, Section, "a mapping")
         return section
 
 

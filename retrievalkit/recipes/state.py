@@ -98,7 +98,7 @@ class State:
 
     def _write(self, job: Job, entry: dict[str, Any]) -> None:
         self.steps[job.step.name] = entry
-        # Steps of other runs first, then the order of the recipe, whatever the order in which steps ended.
+        # Steps of other runs first, then the order of the recipe, not the order in which steps ended.
         order = {step.name: place for place, step in enumerate(self.recipe.steps)}
         self.steps = dict(sorted(self.steps.items(), key=lambda item: order.get(item[0], -1)))
         content = {"recipe": self.recipe.name, "values": dict(self.recipe.values), "steps": self.steps}

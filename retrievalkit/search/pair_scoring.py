@@ -91,7 +91,7 @@ def rerank_run(options: RerankOptions) -> Run:
             for query, hits in first.items()
         }
         write_run(output, ranked)
-    reranked = Run.found(ranked.items(), f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked")
+    reranked = Run.of(ranked.items(), f"{run}, re-ranked" if isinstance(run, InMemory) else "re-ranked")
     reranked.report = {"output": str(output), "queries": len(first), "pairs": count}
     reranked.summary = f"{output}: {counted(len(first), 'queries')}, {counted(count, 'pairs')} scored"
     return reranked

@@ -192,7 +192,7 @@ class Searching:
                 check_queries(queries)
             count, scored = hit_count(k, HITS), kinds.scored("passage")
             runs = find(self.searcher, queries, count, self.fusion, depth=self.depth, filter=filter, documents=scored)
-            return Run.found(runs, self.name)
+            return Run.of(runs, self.name)
 
     def explain(self, query: str, hits: Iterable[Any], *, explain: bool = True) -> Hits:
         """Add texts and explanations to the hits of an earlier search.
@@ -284,7 +284,7 @@ class Searching:
         if not alone:
             depth = self.depth
             runs = find(searcher, queries, count, self.fusion, depth=depth, filter=filter, documents=documents, ask=ask)
-            return Run.found(runs, self.name)
+            return Run.of(runs, self.name)
         results = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, queries[0], results.of(0), False)
 

@@ -103,7 +103,7 @@ def test_matching_takes_linear_time():
 def test_invalid_answers_are_refused():
     with pytest.raises(InputError, match=r"'exact'.*regex, string"):
         AnswerMatcher(["a"], "exact")
-    with pytest.raises(InputError, match="must be a list"):
+    with pytest.raises(InputError, match="should be a list"):
         AnswerMatcher("Paris", "string")
 
 
@@ -124,7 +124,7 @@ ANSWERS = {"q1": ["Paris"], "q2": ["berlin", "rome"], "q4": ["x"]}
 def test_hits_are_flags_by_rank_and_titles_do_not_count():
     hits = answer_hits(RUN, ANSWERS, PASSAGES)
     assert hits == {"q1": [False, True, False], "q2": [True, False]}
-    # The depth limits what is examined.
+    # The depth limits the examined hits.
     hits = answer_hits(RUN, ANSWERS, PASSAGES[:1] + PASSAGES[2:], depth=1)
     assert hits == {"q1": [False], "q2": [True]}
     hits = answer_hits(RUN, {"q1": [r"\bcapital\b"]}, PASSAGES, mode="regex")
@@ -132,7 +132,5 @@ def test_hits_are_flags_by_rank_and_titles_do_not_count():
 
 
 def test_a_document_missing_from_the_corpus_is_named():
-    with pytest.raises(DataError, match="unknown document ids: d3"):
-        answer_hits(RUN, ANSWERS, PASSAGES[:2])
     with pytest.raises(DataError, match="unknown document id 'd3'"):
         answer_hits(RUN, ANSWERS, Corpus.of(PASSAGES[:2]))

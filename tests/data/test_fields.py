@@ -14,7 +14,6 @@ from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus, write_corpus
 from retrievalkit.data.fields import FIELDS, FieldTable, write_fields
 from retrievalkit.data.inputs import passages
-from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.errors import ArtifactError
 
 
@@ -64,11 +63,6 @@ def test_convert_keeps_fields_and_parts_inherit_them(tmp_path):
     cut = ["--passages", "2", "--stride", "2"]
     main(["convert", str(tmp_path / "a.csv"), str(tmp_path / "out"), *columns, *cut], standalone_mode=False)
     assert fields_in(tmp_path / "out") == {"1#1": {"year": "2020"}, "1#2": {"year": "2020"}}
-
-
-def test_parts_have_the_fields_of_their_passage(tmp_path):
-    (passage,) = open_corpus(passages([{"id": "a", "text": "one two", "year": 2020}]))
-    assert [part.fields for part in parts_of(passage, str.split)] == [{"year": 2020}] * 2
 
 
 VALUES = st.one_of(

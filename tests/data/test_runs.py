@@ -132,10 +132,10 @@ def test_memory_does_not_grow_with_the_hits_of_a_query(tmp_path):
         assert (len(opened), "q3" in opened, "x" in opened) == (200, True, False)
         for query in reversed(list(opened)):
             assert len(opened[query]) == 500
-        held, peak = tracemalloc.get_traced_memory()
+        current, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 200_000
+    assert current < 200_000
     assert peak < 8_000_000  # some copies of a block of the file; the whole run takes 18 MB
 
 

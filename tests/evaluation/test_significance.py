@@ -31,10 +31,10 @@ def test_a_small_randomisation_test_is_exact(differences):
 
 def test_tests_equal_scipy():
     values = np.random.default_rng(6).normal(0.2, 1, 9)
-    theirs = stats.permutation_test(
+    expected = stats.permutation_test(
         (values,), lambda sample, axis: sample.mean(axis=axis), permutation_type="samples", vectorized=True
     )
-    assert randomisation_test(values) == pytest.approx(theirs.pvalue)
+    assert randomisation_test(values) == pytest.approx(expected.pvalue)
     assert t_test(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-12)
 
 
@@ -66,11 +66,11 @@ def test_bootstrap_intervals_approximate_those_of_scipy():
     """Columns share resamples, so an interval does not depend on other columns; equal seeds give equal intervals."""
     values = np.random.default_rng(4).exponential(1.0, (60, 3))
     for confidence in (0.95, 0.5):
-        theirs = stats.bootstrap(
+        expected = stats.bootstrap(
             (values[:, 1],), np.mean, method="percentile", n_resamples=9_999, rng=1, confidence_level=confidence
         ).confidence_interval
         intervals = bootstrap_intervals(values, confidence=confidence, seed=7)
-        assert intervals[1] == pytest.approx((theirs.low, theirs.high), abs=0.02)
+        assert intervals[1] == pytest.approx((expected.low, expected.high), abs=0.02)
         assert intervals[1] == pytest.approx(bootstrap_intervals(values[:, 1], confidence=confidence, seed=7)[0])
         assert intervals[1] != bootstrap_intervals(values[:, 1], confidence=confidence, seed=8)[0]
         shifted = bootstrap_intervals(values + 1, confidence=confidence, seed=7)

@@ -70,8 +70,8 @@ def test_a_recipe_has_the_hyper_parameters_of_its_paper(name):
         used = ours(recipe, step)
         assert used, step
         for setting, paper in settings.items():
-            mine = {options.get(setting) for options in used}
-            assert mine == (paper if isinstance(paper, set) else {paper}), f"{step}: {setting}"
+            values = {options.get(setting) for options in used}
+            assert values == (paper if isinstance(paper, set) else {paper}), f"{step}: {setting}"
 
 
 def test_every_table_of_a_paper_has_its_hyper_parameters_listed():

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from places import ROOT
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.recipes import recipe
-from retrievalkit.recipes.settings import flatten, parse_set, read_yaml
+from retrievalkit.recipes.settings import parse_set, read_yaml
 from retrievalkit.recipes.step import merged
 
 TWO_STEPS = """\
@@ -146,15 +144,6 @@ def test_settings_become_nested_options():
 def test_an_invalid_setting_is_refused(settings):
     with pytest.raises(OptionError, match=r"--set ['\"]"):
         parse_set(settings)
-
-
-@given(st.dictionaries(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3})?", fullmatch=True), st.integers(), max_size=4))
-def test_flattening_undoes_nesting(options):
-    try:
-        nested = parse_set(f"{name}={value}" for name, value in options.items())
-    except OptionError:
-        return  # a name and its prefix
-    assert flatten(nested) == options
 
 
 def test_the_example_in_the_documentation_is_a_recipe(write):

@@ -50,9 +50,9 @@ def test_other_rows_are_compared_with_the_baseline(table):
 
 def test_results_are_written_as_json_and_markdown(table, tmp_path):
     table.write(tmp_path)
-    found = json.loads((tmp_path / "results.json").read_text())
-    first, other, last = found["rows"]
-    assert (found["recipe"], found["baseline"], found["not_measured"]) == ("demo", "a", ["R"])
+    written = json.loads((tmp_path / "results.json").read_text())
+    first, other, last = written["rows"]
+    assert (written["recipe"], written["baseline"], written["not_measured"]) == ("demo", "a", ["R"])
     assert first["figures"]["RR"] == {
         "ours": pytest.approx(0.3),
         "deviation": pytest.approx(0.1414, abs=1e-4),
@@ -165,9 +165,9 @@ def test_a_mean_needs_all_of_its_rows():
 def test_a_mean_of_means_is_the_mean_of_their_figures():
     recipe, figures, seconds, per_query = rows_of_sets()
     rows = (*recipe.rows, Row("all", "all", {}, of=("a-m", "b-x")))
-    found = tabulate(replace(recipe, rows=rows), figures, seconds, per_query).rows[-1].cells["RR"]
-    assert found.mean == pytest.approx((0.25 + 1) / 2)
-    assert sum(found.queries.values()) / len(found.queries) == pytest.approx(found.mean)
+    cell = tabulate(replace(recipe, rows=rows), figures, seconds, per_query).rows[-1].cells["RR"]
+    assert cell.mean == pytest.approx((0.25 + 1) / 2)
+    assert sum(cell.queries.values()) / len(cell.queries) == pytest.approx(cell.mean)
 
 
 def test_the_figures_of_an_analysis_exclude_counts(tmp_path):

@@ -395,18 +395,6 @@ def test_steps_are_shown_with_their_titles_and_times(start, capsys):
     assert shown == "[1-3/3] Unchanged since an earlier run: index, train, figures\n"
 
 
-def test_variants_may_be_run_one_after_another(start, calls):
-    text = TABLE.replace("epochs: 1}", "epochs: 1, seed: 1}").replace(
-        "pooler.layers:", "seed: '${seed}', pooler.layers:"
-    )
-    start("seeds=3", text=text, variants=["long"])
-    calls.clear()
-    results = start("seeds=3,4", text=text)
-    assert [step.name for step in results if step.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
-    assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
-    assert "over the seeds 3, 4." in Path("out/results.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -373,7 +373,7 @@ def _string(node: ast.expr) -> str:
 
 
 class _Names:
-    """Resolves names across the modules of a package."""
+    """Name resolution across the modules of a package."""
 
     def __init__(self, modules: Mapping[str, Module]) -> None:
         self.modules = modules

@@ -148,7 +148,7 @@ def test_names_of_distributions_are_resolved():
 
 
 def test_numpy():
-    """Python functions, compiled ones, ufuncs and methods, under the names that people use."""
+    """Python functions, compiled functions, ufuncs and methods, under their usual names."""
     texts = {passage.id: passage.text for passage in passages("numpy")}
     questions = {query.id.removeprefix("q:"): query.text for query in read_queries("pydoc:numpy")}
     assert len(texts) > 900

@@ -228,9 +228,9 @@ def _whole(text: str) -> str:
 
 
 def read_html(text: str) -> tuple[str, str]:
-    """Title (<title>, or the first <h1>, or the first heading; "" if there is none) and visible text of a page.
+    """Return the title (<title>, the first <h1> or the first heading; "" if there is none) and visible text of a page.
 
-    Blocks start a new line. Scripts, styles, menus and the like are left out.
+    Blocks start a new line. Scripts, styles, menus and similar elements are left out.
     """
     from lxml import etree
 
@@ -250,7 +250,7 @@ def _joined(words: list[str]) -> str:
 
 
 class _Page:
-    """Collects the words of a page; NUL, which the parser replaces in texts, marks a line end."""
+    """Collector of the words of a page; NUL, which the parser replaces in texts, marks a line end."""
 
     def __init__(self) -> None:
         self.title: list[str] = []

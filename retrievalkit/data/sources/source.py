@@ -72,9 +72,9 @@ class Source:
         raise NotImplementedError
 
     def examples(self, split: str) -> Iterable[Row]:
-        """Training examples: rows such as {"query_id": ..., "query": ..., "positives": [ids], "negatives": [ids]}.
+        """Return the examples: rows such as {"query_id": ..., "query": ..., "positives": [ids], "negatives": [ids]}.
 
-        A source without examples, but with queries and judgements, has one for each query with a positive grade.
+        A source without examples, but with queries and judgements, has an example for each query with a positive grade.
         """
         raise NotImplementedError
 

@@ -31,7 +31,7 @@ class _Record:
 
 
 class VectorWriter:
-    """Writes a vectors/ folder shard by shard; the same texts give the same bytes.
+    """Writer of a vectors/ folder, shard by shard; the same texts give the same bytes.
 
     A shard is complete when `write_shard` returns; shards may come in any order. A writer in the folder of an earlier,
     killed writer keeps its shards if both have the same `identity`; otherwise it starts from scratch.
@@ -104,7 +104,7 @@ class VectorWriter:
         weights: Any = None,
         keys: np.ndarray | None = None,
     ) -> None:
-        """Write one shard. All shards have vectors of the same dim, or none has vectors; also for weights and keys.
+        """Write a shard. All shards have vectors of the same dim, or none has vectors; equally for weights and keys.
 
         Args:
             number: The number of the shard, from 0.

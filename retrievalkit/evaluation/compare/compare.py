@@ -1,4 +1,4 @@
-"""`rkit compare`: runs and judgements in, significance tests out: on the terminal, as a page or as a table.
+"""`rkit compare`: significance tests between runs, on the terminal, as a page or as a table.
 
     rkit compare RUN RUN... --qrels QRELS [--output PAGE.html|FIGURES.json|...]
 
@@ -74,7 +74,7 @@ def compare(options: CompareOptions) -> Comparison:
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
     from retrievalkit.evaluation.compare.comparison import Comparison, compare_metric
-    from retrievalkit.evaluation.compare.contender import add_rankings, measured
+    from retrievalkit.evaluation.compare.contender import add_rankings, measure
     from retrievalkit.evaluation.compare.page import check_output, write
     from retrievalkit.evaluation.measures import check_metrics
     from retrievalkit.evaluation.metrics import PerQuery, first_ids
@@ -104,7 +104,7 @@ def compare(options: CompareOptions) -> Comparison:
         msg = f"none of the queries is in the qrels: the queries have {known}, the qrels {first_ids(qrels)}. "
         msg += "Give the queries of these qrels."
         raise InputError(msg)
-    contenders = {name: measured(name, place, qrels, options.metrics, options) for name, place in places.items()}
+    contenders = {name: measure(name, place, qrels, options.metrics, options) for name, place in places.items()}
     means, differences, values = [], [], dict[str, PerQuery]()
     for metric in next(iter(contenders.values())).values:
         of_run = {name: contender.values[metric] for name, contender in contenders.items()}

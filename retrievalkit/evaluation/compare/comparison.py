@@ -170,7 +170,7 @@ class Comparison(Tabular):
         per_query: {metric: {run: {query_id: value}}}.
         options: Settings: seed, permutations, resamples, confidence, ties, over, ignore_same_id.
         notes: Caveats about the figures, as sentences.
-        texts: Query id -> text, as far as known.
+        texts: Query id -> text, if known.
         output: The output path, if any.
     """
 
@@ -200,7 +200,7 @@ class Comparison(Tabular):
 
     @property
     def summary(self) -> str:
-        """Terminal output: the tables of `render`, and where the rest is."""
+        """Terminal output: the tables of `render`, and the location of the other output."""
         from rich.console import Console
 
         console = Console()

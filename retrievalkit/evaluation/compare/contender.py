@@ -1,4 +1,4 @@
-"""A run reduced to the data that a comparison needs, so that only one whole run is in memory at a time."""
+"""A run reduced to the data for a comparison, so that only one whole run is in memory at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from retrievalkit.data.runs import Columns, check_run, open_run
 from retrievalkit.data.snippets import matches, snippet
 from retrievalkit.evaluation.compare.comparison import Difference, Ranking, TopHit
 from retrievalkit.evaluation.evaluate import Conventions
-from retrievalkit.evaluation.metrics import Doubts, PerQuery, WithoutSameId, check_overlap, first_ids, per_query
+from retrievalkit.evaluation.metrics import (
+    PerQuery,
+    PossibleMistakes,
+    WithoutSameId,
+    check_overlap,
+    first_ids,
+    per_query,
+)
 from retrievalkit.reporting.counts import counted
 
 TOP_HITS = 5
@@ -21,25 +28,25 @@ TOP_HITS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """The data of a run that a comparison needs; problems are sentences in two parts, around the names of runs."""
+    """The data of a run for a comparison; each problem is a sentence, split where the names of runs are inserted."""
 
     values: PerQuery
     rankings: dict[str, Ranking]
     problems: list[tuple[str, str]]
 
 
-def measured(
+def measure(
     name: str, place: str | Path, qrels: Qrels, metrics: str | Sequence[str], conventions: Conventions
 ) -> Contender:
-    """Compute the metrics of a run; keeps about 2 KB per query of the qrels in memory, whatever the run's size."""
+    """Compute the metrics of a run; keeps about 2 KB per query of the qrels in memory, for a run of any size."""
     whole = open_run(place, conventions.ties)
     run = WithoutSameId(whole) if conventions.exclude_self else whole
     check_overlap(run, qrels, f"run '{name}'")
-    doubts = Doubts(run, qrels)
+    mistakes = PossibleMistakes(run, qrels)
     rankings = {query_id: _ranking(Columns([], []), {}, judged) for query_id, judged in qrels.items()}
 
     def visit(query_id: str, columns: Columns, ranks: dict[str, int]) -> None:
-        doubts.visit(query_id, columns, ranks)
+        mistakes.visit(query_id, columns, ranks)
         rankings[query_id] = _ranking(columns, ranks, qrels[query_id])
 
     values = per_query(run, qrels, metrics, ties=conventions.ties, over=conventions.over, visit=visit)
@@ -52,7 +59,7 @@ def measured(
     if unjudged := [query_id for query_id in run if query_id not in qrels]:
         end = f" are not in the qrels and are left out: {first_ids(unjudged)}."
         problems.append((f"{counted(len(unjudged), 'queries')} of run", end))
-    problems += [("run", f": {doubt}") for doubt in doubts.sentences(metrics)]
+    problems += [("run", f": {mistake}") for mistake in mistakes.sentences(metrics)]
     return Contender(values, rankings, problems)
 
 

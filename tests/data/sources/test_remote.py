@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import retrievalkit as rk
 from retrievalkit.data import files, sources
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
@@ -125,14 +123,6 @@ def test_ir_datasets(toy):
     assert kind_of("irds:toy") == "collection"
     assert open_corpus("irds:toy").get("d2").text == "Lute An older one."
     assert sources.fingerprint("irds:toy") != sources.fingerprint("irds:toys")
-
-
-def test_an_ir_dataset_is_indexed_searched_and_evaluated(toy, tmp_path):
-    folder = rk.Index.build("irds:toy", output=tmp_path / "index").folder
-    index = rk.Index.open(folder, corpus="irds:toy")
-    assert index.search("violin instrument", filter="year > 1400")[0].fields == {"year": "1550"}
-    run = index.search(Path("irds:toy"))
-    assert run.evaluate("irds:toy", ["RR"])["RR"] == 1
 
 
 def test_mistakes_about_ir_datasets(toy):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import itertools
 import struct
 import zipfile
 
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from retrievalkit.data.vectors.arrays import check_finite, open_array
-from retrievalkit.data.vectors.csr import MappedCsr, spread
+from retrievalkit.data.vectors.csr import MappedCsr
 from retrievalkit.errors import ArtifactError
 
 
@@ -163,17 +160,6 @@ def test_rows_of_a_matrix_in_a_file(tmp_path, matrix):
         np.testing.assert_array_equal(mapped.rows(start, end).toarray(), matrix[start:end].toarray())
     for wanted in ([rows - 1, 0, 0, rows // 2], np.arange(0)):
         np.testing.assert_array_equal(mapped.take(np.array(wanted)).toarray(), matrix[wanted].toarray())
-
-
-@settings(max_examples=50, deadline=None)
-@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=9), data=st.data())
-def test_spread_lists_the_elements_of_runs(counts, data):
-    starts = np.cumsum([0, *counts])
-    wanted = np.array(data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=9)), dtype=np.int64)
-    places, new = spread(starts, wanted)
-    parts = [list(range(starts[run], starts[run + 1])) for run in wanted]
-    assert places.tolist() == [place for part in parts for place in part]
-    assert [places[start:end].tolist() for start, end in itertools.pairwise(new)] == parts
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -49,27 +49,29 @@ def compared(runs=RANKED, qrels=JUDGED, metrics="RR@10", **options):
 
 
 def test_a_comparison_by_hand():
-    found = compared(examples=1, queries=[Query("q2", "what [is] lost?")])
-    assert [(mean.run, mean.mean) for mean in found.means] == [("first", 0.5), ("better", 1.0), ("mixed", 0.4375)]
-    assert {mean.queries for mean in found.means} == {4}
-    better, mixed = found.differences
+    comparison = compared(examples=1, queries=[Query("q2", "what [is] lost?")])
+    assert [(mean.run, mean.mean) for mean in comparison.means] == [("first", 0.5), ("better", 1.0), ("mixed", 0.4375)]
+    assert {mean.queries for mean in comparison.means} == {4}
+    better, mixed = comparison.differences
     assert (better.run, better.against, better.difference) == ("better", "first", 0.5)
     assert (better.wins, better.ties, better.losses) == (3, 1, 0)
-    assert better.p_value == 0.25  # .5, .5 and 1 all of one sign: 2 of 8
+    assert better.p_value == 0.25  # .5, .5 and 1 have the same sign: 2 of 8
     assert (mixed.wins, mixed.ties, mixed.losses, mixed.difference) == (1, 1, 2, -0.0625)
-    assert mixed.p_value == 1.0  # |.5 - .25 - .5| is the least that .25, .5, .5 can add up to
+    assert mixed.p_value == 1.0  # |.5 - .25 - .5| is the smallest sum of .25, .5 and .5 with signs
     assert (better.p_corrected, mixed.p_corrected) == (0.5, 1.0)
     (most,) = better.largest
     assert (most.query_id, most.text, most.value, most.against) == ("q2", "what [is] lost?", 1.0, 0.0)
     assert [query.query_id for query in mixed.largest] == ["q1", "q3"]
-    assert all(mean.low <= mean.mean <= mean.high for mean in found.means)
-    assert all(pair.low <= pair.difference <= pair.high for pair in found.differences)
-    assert found.differences == compared(metrics="RR@10 P@1", examples=1, queries={"q2": most.text}).differences[:2]
-    rows = found.to_table()
-    assert [row[:3] for row in rows] == [["RR@10", mean.run, f"{mean.mean:.4f}"] for mean in found.means]
+    assert all(mean.low <= mean.mean <= mean.high for mean in comparison.means)
+    assert all(pair.low <= pair.difference <= pair.high for pair in comparison.differences)
+    assert (
+        comparison.differences == compared(metrics="RR@10 P@1", examples=1, queries={"q2": most.text}).differences[:2]
+    )
+    rows = comparison.to_table()
+    assert [row[:3] for row in rows] == [["RR@10", mean.run, f"{mean.mean:.4f}"] for mean in comparison.means]
     assert (rows[0][4:], rows[1][4:6], rows[1][7:9]) == (["-"] * 8, ["first", "+0.5000"], ["0.2500", "0.5000"])
     assert (rows[2][-1], len(rows[2])) == ("1/1/2", len(HEADER))
-    written = json.loads(json.dumps(found.as_json()))
+    written = json.loads(json.dumps(comparison.as_json()))
     assert written["means"][1]["mean"] == 1.0
     assert written["differences"][0]["largest"][0]["query_id"] == "q2"
     assert written["options"] == {
@@ -77,7 +79,7 @@ def test_a_comparison_by_hand():
         "over": "qrels", "ignore_same_id": False,
     }  # fmt: skip
     assert "per_query" not in written
-    assert found.as_json(per_query=True)["per_query"]["RR@10"]["mixed"]["q0"] == 0.25
+    assert comparison.as_json(per_query=True)["per_query"]["RR@10"]["mixed"]["q0"] == 0.25
 
 
 @pytest.mark.parametrize(
@@ -89,10 +91,10 @@ def test_a_comparison_by_hand():
     ],
 )
 def test_runs_are_compared_with_the_baseline(baseline, pairs):
-    found = compared(baseline=baseline)
-    assert [f"{pair.run}-{pair.against}" for pair in found.differences] == pairs
-    assert found.baseline == (baseline or "first")
-    assert len(found.to_table()) == (4 if baseline == "all" else 3)
+    comparison = compared(baseline=baseline)
+    assert [f"{pair.run}-{pair.against}" for pair in comparison.differences] == pairs
+    assert comparison.baseline == (baseline or "first")
+    assert len(comparison.to_table()) == (4 if baseline == "all" else 3)
 
 
 SELF = {"a": {"x": [("x", 2.0), ("y", 1.0)]}, "b": {"x": [("y", 1.0)]}}
@@ -112,9 +114,9 @@ THREE = {"all": RANKED["better"], "three": {query: RANKED["better"][query] for q
     ],
 )
 def test_conventions_apply(runs, qrels, options, difference):
-    found = compared(runs, qrels, **options)
-    assert found.differences[0].difference == difference
-    noted = "1 of 4 queries of the qrels are not in run 'three' and count 0: 'q1'." in found.notes
+    comparison = compared(runs, qrels, **options)
+    assert comparison.differences[0].difference == difference
+    noted = "1 of 4 queries of the qrels are not in run 'three' and count 0: 'q1'." in comparison.notes
     assert noted == (runs is THREE and not options)
 
 
@@ -131,8 +133,8 @@ def test_equal_runs_do_not_differ_and_seeds_matter():
 
 
 def test_top_hits_have_judgements():
-    (found,) = compared(RUNS, QRELS, "RR(rel=1)@10", queries=QUERIES, corpus=PASSAGES, examples=1).differences
-    won, lost = found.largest
+    (pair,) = compared(RUNS, QRELS, "RR(rel=1)@10", queries=QUERIES, corpus=PASSAGES, examples=1).differences
+    won, lost = pair.largest
     assert (won.query_id, lost.query_id) == ("q0", "q5")
     first, second = won.rankings["first"], won.rankings["second"]
     hits = [(hit.rank, hit.document_id, hit.score, hit.grade) for hit in first.first]
@@ -171,15 +173,15 @@ def test_a_difference_is_coloured_and_named_only_if_it_is_significant(monkeypatc
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     for runs, qrels, significant in ((SHOWN, EIGHT, True), (RUNS, QRELS, False)):
-        found = compared(runs, qrels, "RR@10" if significant else "RR(rel=1)@10")
-        (pair,) = found.differences
-        assert found.shows(pair) is significant
-        page = comparison_page(found)
+        comparison = compared(runs, qrels, "RR@10" if significant else "RR(rel=1)@10")
+        (pair,) = comparison.differences
+        assert comparison.shows(pair) is significant
+        page = comparison_page(comparison)
         assert f'<span class="{"bad" if significant else ""}">{pair.difference:+.4f}</span>' in page
         assert ("b is\nworse\nthan a (-1.0000 [-1.0000, -1.0000], p = 0.0078)." in text_of(page)) is significant
         assert ("▼ 0.0000" in text_of(page)) is significant
         stream = io.StringIO()
-        render(found, Console(file=stream, width=200, force_terminal=True, color_system="standard"))
+        render(comparison, Console(file=stream, width=200, force_terminal=True, color_system="standard"))
         red = re.search(rf"\x1b\[1;31m *{re.escape(f'{pair.difference:+.4f}')}", stream.getvalue())
         assert ((red is not None), "\x1b[1;32m" in stream.getvalue()) == (significant, False)
     page = text_of(comparison_page(compared(dict(reversed(SHOWN.items())), EIGHT)))
@@ -291,9 +293,9 @@ def test_runs_from_files_are_named_after_them(tmp_path):
         path.parent.mkdir(exist_ok=True)
         write_run(path, RANKED["first"])
     assert compared(paths[:2]).runs == ["bm25", "dense.v2"]
-    found = compared(paths, baseline=str(paths[2]))
-    assert found.runs == [str(paths[0]), "dense.v2", str(paths[2])]
-    assert found.baseline == str(paths[2])
+    comparison = compared(paths, baseline=str(paths[2]))
+    assert comparison.runs == [str(paths[0]), "dense.v2", str(paths[2])]
+    assert comparison.baseline == str(paths[2])
 
 
 @pytest.mark.parametrize(

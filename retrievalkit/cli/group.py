@@ -65,19 +65,19 @@ class RkitGroup(click.Group):
         """Run the command, and turn user errors into a message and an exit code."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
-        # At exit, Python collects garbage over all modules; with torch loaded, this takes half a second.
+        # At exit, Python collects garbage in all modules, which takes half a second if torch is loaded.
         atexit.unregister(gc.freeze)
         atexit.register(gc.freeze)
         try:
             with signals.handled():
                 # Not standalone, because click would report Ctrl-C as "Aborted!" with exit code 1.
                 code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
-                # Here, because a failure during Python's exit is not reported.
+                # Python does not report a failure during its exit.
                 sys.stdout.flush()
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
-            # click's message, which quotes the user's input.
+            # click's message quotes the user's input.
             message = io.StringIO()
             error.show(message)
             click.echo(_shown(message.getvalue()), nl=False, err=True)
@@ -120,7 +120,7 @@ class RootGroup(RkitGroup):
                 text = candidates[0].help if len(candidates) == 1 else f"Unusable: registered by both {owners}."
                 rows[candidates[0].group].append((name, text))
         except RetrievalkitError as error:
-            # Help must work even if plugins cannot be listed.
+            # The help must work even if plugins cannot be listed.
             problem = str(error)
         for section, heading in COMMAND_GROUPS.items():
             _write(formatter, heading, rows[section])

@@ -1,4 +1,4 @@
-"""`rkit mine-negatives`: hits and training examples in, examples with hard negatives and an audit out.
+"""`rkit mine-negatives`: adds hard negatives from hits to training examples, and writes an audit.
 
     rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
 

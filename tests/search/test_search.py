@@ -318,7 +318,7 @@ def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_pat
         path.write_text(json.dumps(manifest))
     notes = []
     fused = search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
-    assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
+    assert ["different corpora, by their fingerprints: 'whole' and 'part'" in note for note in notes] == [True, False]
     assert notes[1] == "'some' lacks documents that others retrieved; they get its lowest score."
     one, two = brute("a", "one"), brute("a", "two")
     lowest = min(two[name] for name in fewer)
@@ -420,7 +420,7 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         ("empty --query x", "is not an index folder"),
         ("gone --query x", "pip install retrievalkit-gone==1.2"),
         ("STRANGER --queries QUERIES", "there is nothing to fuse it with"),
-        ("words STRANGER --queries QUERIES", "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
+        ("words STRANGER --queries QUERIES", "has none of the 1 query: its ids are like 'x', the queries' like 'q0'"),
         ("words JUNK --queries QUERIES", "was read as a run; an index is a folder"),
         (f"{SEVERAL} --weights much,less", "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
         (f"{SEVERAL} --weights QUERIES", "QUERIES' is not valid JSON"),

@@ -108,7 +108,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
     ("manifest", "message"),
     [
         *((text, r"no readable manifest\.json") for text in (None, "{", "[]", '{"kind": 3}')),
-        ('{"kind": "index"}', "is an index folder, but a vectors folder was expected"),
+        ('{"kind": "index"}', "is an index folder, but should be a vectors folder"),
         (json.dumps({"kind": "vectors", "format": storage.FORMAT + 1}), "newer retrievalkit"),
     ],
 )

@@ -35,10 +35,14 @@ def folder(tmp_path_factory):
 def indexes(folder):
     of = {"flat": (vectors(1), "flat", {}), "faiss": (vectors(1), "faiss", {"factory": "Flat"})}
     of |= {"other": (vectors(2), "flat", {})}
-    return {
+    indexes = {
         name: rk.Index.build(vectors=array, ids=IDS, output=folder / name, indexer=indexer, indexer_options=options)
         for name, (array, indexer, options) in of.items()
     }
+    for index in indexes.values():
+        # An index searches deeper for passages once a search has returned any.
+        index.search(np.ones((1, 4), np.float32), k=len(IDS), by="document")
+    return indexes
 
 
 def document_of(passage):

@@ -114,7 +114,7 @@ def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
     numbers = torch.arange(16.0).reshape(2, 1, 8)
     queries = Representation(weights=numbers[:, 0]) if weights else Representation(numbers)
     (ids, scores), (wanted, right) = (
-        open_index(tmp_path / name).indexer.search(queries, 6) for name in ("index", "anew")
+        open_index(tmp_path / name).indexer.search(queries, 6) for name in ("index", "new")
     )
     assert ids == wanted
     np.testing.assert_allclose(scores, right, rtol=1e-6)

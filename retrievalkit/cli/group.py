@@ -16,6 +16,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from retrievalkit import registry
 from retrievalkit.cli import signals
 from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
+from retrievalkit.registry.modules import module_spec
 from retrievalkit.reporting.terminal import printable
 
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
@@ -90,8 +92,8 @@ class RkitGroup(click.Group):
 class RootGroup(RkitGroup):
     """The command `rkit`: built-in commands by section, and commands of plugins."""
 
-    built_in: Mapping[str, tuple[str, str, str]] = {}
-    """Name -> section of the help, import path of the command ("module:name"), and a one-sentence summary."""
+    built_in: Mapping[str, tuple[str, str]] = {}
+    """Name -> section of the help, and import path of the command ("module:name")."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """Return built-in commands, then commands of plugins."""
@@ -110,8 +112,8 @@ class RootGroup(RkitGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; plugin commands with the help text of their registration."""
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in COMMAND_GROUPS}
-        for name, (section, _, text) in self.built_in.items():
-            rows[section].append((name, text))
+        for name, (section, target) in self.built_in.items():
+            rows[section].append((name, _summary_in_source(target)))
         problem = ""
         try:
             for name in registry.names("command"):
@@ -149,7 +151,20 @@ def _derived(command: Any) -> click.Command:
 
 def summary(command: click.Command) -> str:
     """Return the complete first sentence of a command's help."""
-    paragraph = " ".join((command.help or "").partition("\n\n")[0].split())
+    return _first_sentence(command.help or "")
+
+
+def _summary_in_source(target: str) -> str:
+    """Return the first sentence of a built-in command's docstring, without importing the command."""
+    module, _, name = target.partition(":")
+    spec = module_spec(module)
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    docstring = re.search(rf'^def {name}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
+    return _first_sentence(docstring[1]) if docstring else ""
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
     match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)
     return match[1] if match else paragraph
 

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = 10.0
-"""Seconds that a library may take to return after SIGTERM, or to fail because of an interruption."""
+"""Seconds that a library may take to return after SIGTERM."""
 
 _SOON = 0.05
 """Seconds until an interruption that was dropped, or could not be raised safely, is raised."""
@@ -62,10 +61,6 @@ def handled() -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, watcher.unraisable
     try:
         yield
-    except Exception as error:
-        if (interruption := watcher.replaced_by(error)) is None:
-            raise
-        raise interruption from error
     finally:
         watcher.stop()
         sys.unraisablehook = hook
@@ -87,7 +82,6 @@ class _Watcher:
     def __init__(self) -> None:
         self._arrived: Counter[int] = Counter()
         self._acted: Counter[int] = Counter()
-        self._last: tuple[int, float] | None = None
         self._ended = False
         self._read, self._write = socket.socketpair()
         self._write.setblocking(False)
@@ -103,18 +97,7 @@ class _Watcher:
         if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
             self._raise_soon(signal.Signals(number))
             return
-        self._last = number, time.monotonic()
-        raise _interruption(number)
-
-    def replaced_by(self, error: Exception) -> KeyboardInterrupt | None:
-        """Return the interruption that a library, such as numpy in `tofile`, replaced by its own error, if any."""
-        is_cause = isinstance(error.__cause__, KeyboardInterrupt)
-        if is_cause or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
-            return None
-        interruption = _interruption(self._last[0])
-        for note in getattr(error, "__notes__", [])[-1:]:
-            interruption.add_note(f"Interrupted; {note[0].lower()}{note[1:]}")
-        return interruption
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     def unraisable(self, event: Any) -> None:
         """Raise a KeyboardInterrupt again that Python dropped, as in `__del__` or an import callback."""
@@ -166,10 +149,6 @@ def _later(seconds: float, call: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, call)
     timer.daemon = True
     timer.start()
-
-
-def _interruption(number: int) -> KeyboardInterrupt:
-    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 def _end(number: int) -> None:

@@ -122,8 +122,8 @@ def _reasons(
     if (compiled := searcher.encoders.compiled(source)) is not None:
         with notices.gathered():
             vector = compiled.encode([query.content], "query")[0]
-            found = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
-            return dict(zip(texts, found, strict=True))
+            nearest = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
+            return dict(zip(texts, nearest, strict=True))
     # Imported late: importing torch would take most of the time of a search that does not need it.
     from retrievalkit.scoring import scores, viewed
 

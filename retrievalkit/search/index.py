@@ -256,8 +256,8 @@ class Index(Searching):
             msg = f"{', '.join(encoding)} has no effect on precomputed vectors. Leave it out."
             raise OptionError(msg)
         if model is None and (named or encoding or (vectors is not None and not ready)):
-            what = ", ".join([*named, *encoding]) or "vectors"
-            msg = f"{what} only applies to a model that encodes the texts. Give the model: model=..."
+            names = ", ".join([*named, *encoding]) or "vectors"
+            msg = f"{names} only applies to a model that encodes the texts. Give the model: model=..."
             raise OptionError(msg)
         address = None if texts is None else inputs.passages(texts)
         encoded = model is not None or vectors is not None or storage.kind_of(address or "") == "vectors"

@@ -236,7 +236,7 @@ def _windows(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, siz
 def _sample(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus) -> list[_Window]:
     """Sample the first pairs of queries spread over all queries, to calibrate int8."""
     lists = [list(islice(group, _LISTED)) for _, group in groupby(pairs(), key=itemgetter(0))]
-    return [_with_texts(one, corpus) for one in lists[:: -(-sum(map(len, lists)) // _CALIBRATED)]]
+    return [_with_texts(pairs, corpus) for pairs in lists[:: -(-sum(map(len, lists)) // _CALIBRATED)]]
 
 
 def _with_texts(pairs: Sequence[tuple[str, str]], corpus: Corpus) -> _Window:

@@ -13,11 +13,11 @@ from pydantic import AfterValidator, BaseModel, Field
 from retrievalkit.storage.integrity import is_inner_name
 
 
-def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
+def _only(fits: Callable[[str], bool], form: str) -> AfterValidator:
     def check(text: str) -> str:
         if fits(text):
             return text
-        msg = f"should be {what}"
+        msg = f"should be {form}"
         raise ValueError(msg)
 
     return AfterValidator(check)

@@ -37,7 +37,7 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
 
 
 def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[str]]:
-    """Map each document id with copies to all ids with its text. Memory use does not depend on the corpus's size."""
+    """Map each document that has copies to all ids with its text. Memory use does not grow with the corpus."""
     digests = {document: text_digest(corpus.get(document)) for document in sorted(document_ids)}
     same_text: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
     if same_text:

@@ -94,10 +94,7 @@ def mine_negatives(options: MineOptions) -> Examples:
     if options.corpus is None:
         msg = "there is no corpus to mine. Give the passages: corpus=..."
         raise InputError(msg)
-    if options.output is not None:
-        audit = mine(options)
-        return Examples.written(options.output, options.corpus, audit, audit_table(audit))
     with storage.scratch() as folder:
-        place = folder / "mined.jsonl"
-        audit = mine(replace(options, output=place))
-        return Examples.written(place, options.corpus, audit, audit_table(audit), stays=False)
+        output = folder / "mined.jsonl" if options.output is None else options.output
+        audit, stays = mine(replace(options, output=output)), options.output is not None
+        return Examples.written(output, options.corpus, audit, audit_table(audit), stays=stays)

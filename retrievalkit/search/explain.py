@@ -48,7 +48,7 @@ def described(
     passages: Mapping[str, Hits] | None = None,
     why: bool = True,
 ) -> list[DescribedHit]:
-    """Add texts and explanations (see `explain`) to hits; a document has those of its `passages`."""
+    """Add texts and explanations (see `explain`) to hits; for a document, to its `passages`."""
     if not passages:
         reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
         return describe_hits(hits, query.text, corpus, reasons)

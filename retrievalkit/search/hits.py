@@ -81,7 +81,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DescribedHit:
-    """A hit with its text and explanations; a document has those of its best passage.
+    """A hit with its text and explanations; for a document, of its best passage.
 
     Attributes:
         rank: 1 for the best.

@@ -167,7 +167,7 @@ def search(options: SearchOptions) -> None:
         from retrievalkit.search.tuning import tune
 
         if fusion is None:
-            msg = "tune weights several indexes, but there is only one. Give more."
+            msg = "tune needs several indexes, but there is only one. Give more."
             raise OptionError(msg)
         dev = searcher.queries_of_runs() if dev is None else dev
         metric = options.tune_metric or METRIC

@@ -353,7 +353,7 @@ def find(
 ) -> Iterator[tuple[str, Hits]]:
     """Yield each query's id and hits, with one batch in memory.
 
-    Without queries, those of the runs are used. The hits are documents if `documents` names a score. `ask` prepares a
+    Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask` prepares a
     batch; by default its texts are encoded. Processes that torchrun started share the batches.
     """
     queries = searcher.queries_of_runs() if queries is None else queries

@@ -408,7 +408,7 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         (f"{MANY} --tune-metric RR@10", "tune_metric has no effect here. Use it with tune"),
         (f"{MANY} --missing zero", "missing needs several indexes, but there is only one"),
         (f"{MANY} --model stage1", "none of the indexes needs that"),
-        ("words --tune QRELS --tune-queries QUERIES", "tune weights several indexes, but there is only one"),
+        ("words --tune QRELS --tune-queries QUERIES", "tune needs several indexes, but there is only one"),
         ("words --tune QRELS", "has judgements but no queries. Give the queries with tune_queries"),
         (f"{MANY} --output .", "output '.' is a folder"),
         (f"{MANY} --output a.html", "output 'a.html' is a page"),

@@ -291,16 +291,6 @@ def test_a_model_is_read_from_files_of_its_own_folder(tiny_model, folders, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pipe_among_the_weights_of_a_checkpoint_is_refused(folders, tmp_path):
-    """Even without a manifest."""
-    shutil.copytree(folders / "checkpoint", tmp_path / "checkpoint")
-    (tmp_path / "checkpoint" / "manifest.json").unlink()
-    pipe(tmp_path / "checkpoint" / "pooler.safetensors")
-    with limited(60):
-        ran = rkit("encode", tmp_path / "checkpoint", folders / "corpus.jsonl", "--output", tmp_path / "out")
-    assert (ran.exit_code, "not a regular file" in ran.stderr) == (2, True), ran.output
-
-
 def test_links_within_the_hubs_cache_are_allowed(tiny_model, folders, tmp_path):
     """A snapshot consists of links to ../../blobs."""
     snapshot = tmp_path / "models--owner--name" / "snapshots" / "0123"

@@ -59,8 +59,8 @@ class BM25(Indexer):
 
     BM25 (Robertson and Zaragoza 2009) scores matching words with an inverted index: compressed posting lists on disk.
     A query reads the lists of its words. Hits and scores equal those of Pyserini's `LuceneSearcher`
-    (https://arxiv.org/abs/2102.10073): rounded to four decimals, with ties in order of id, each
-    score lowered by a millionth more than the previous. A query none of whose terms is in the index has no hits.
+    (https://arxiv.org/abs/2102.10073): rounded to four decimals, with ties in order of id and
+    lowered by 1, 2, 3 ... millionths. A query none of whose terms is in the index has no hits.
 
     Args:
         k1: Term frequency saturation: the higher, the longer repetitions of a term add to the score; 0 counts it once.

@@ -183,7 +183,7 @@ class Searcher:
         return rescored(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
     def contributions(self, query: str, numbers: Sequence[int | None]) -> list[dict[str, float]]:
-        """Return each query term's contribution to documents' scores, largest first; none for the number None."""
+        """Return each query term's contribution to documents' scores, largest first; {} for the number None."""
         searcher = self._anserini
         built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
         with lucene_errors("explain a score"):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import retrievalkit_testing as testing
 
 from damage import check_damage
 from retrievalkit.indexing.build import build_index
@@ -33,10 +32,3 @@ def test_damage_is_reported_when_an_index_is_opened(sources, tmp_path, name):
     for seed in (1, 2):
         build_index(sources[name](seed), indexer=name, output=tmp_path / f"index-{seed}")
     check_damage(tmp_path / "index-1", tmp_path / "index-2", tmp_path / "damaged", seeds=8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "recall"), [("bm25", 1.0), ("impact", 0.99), ("lucene_hnsw", 0.7)])
-def test_the_contract_is_kept(tmp_path, name, recall):
-    """Recall is below 1 for impact, which rounds weights, and for the graph."""
-    testing.check("indexer", name, folder=tmp_path, recall=recall)

@@ -86,7 +86,7 @@ def test_a_plugins_reranker_fusion_and_metric_work(run, tmp_path):
 
 
 def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
-    """With their options; the audit has no entry for filters without any."""
+    """The audit has the filters' options, but no entry if there are no filters."""
     mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --depth 8")
 
     def audit_of(name, *words):

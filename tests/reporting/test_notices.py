@@ -204,7 +204,7 @@ def test_texts_truncated_by_a_tokenizer_in_python_are_counted(capsys):
 
 
 def test_a_passage_id_with_different_texts_in_training_and_dev_is_refused(tmp_path):
-    """Otherwise the dev text would replace the training text."""
+    """Otherwise training might read the dev text."""
     for name, text in (("train", "rome"), ("dev", "lima")):
         positive = {"docid": "p", "title": "", "text": text}
         _write(

@@ -175,7 +175,7 @@ def test_a_crafted_index_is_refused(indexes, tmp_path, name, file, change):
 
 @pytest.mark.parametrize("flags", [[], ["--verify"]])
 def test_verify_reads_all_bytes(indexes, tmp_path, flags):
-    """Even of files older than their manifest; the exit code is 2 either way."""
+    """Without --verify, files older than their manifest are not read; the exit code is 2 either way."""
     shutil.copytree(indexes / "sparse", tmp_path / "index")
     path = tmp_path / "index" / "postings" / "weights-00000.npy"
     content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Documents as hits: passages ID#1, ID#2 ... of document ID are one hit, whatever is searched."""
+"""Documents as hits: the passages ID#1, ID#2 ... of document ID form a single hit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS += ["e0", "whole", "#7", "x#0"]
 
 
 def vectors(seed):
-    """Small whole numbers: products are exact, and many scores are equal."""
+    """Draw small integers, so that products are exact and many scores are equal."""
     return np.random.default_rng(seed).integers(-2, 3, size=(len(IDS), 4)).astype(np.float32)
 
 
@@ -126,7 +126,7 @@ def test_a_query_is_searched_as_deep_as_it_needs(folder):
 
 
 def test_a_run_of_documents_equals_merged_parts(indexes, folder):
-    """Those of `rkit convert --merge-parts` for a deep run."""
+    """`rkit convert --merge-parts` gives the same scores for a deep run."""
     query = np.array([[2, -1, 1, 0]], dtype=np.float32)
     parts = rk.Hybrid([indexes["flat"], indexes["other"]]).search(query, k=len(IDS))
     run = {"0": [hit for hit in parts["0"] if document_of(hit[0]) != hit[0]]}

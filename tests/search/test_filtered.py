@@ -1,4 +1,4 @@
-"""Searches filtered by fields, end to end: each kind of index, changed ones, several fused."""
+"""Searches filtered by fields, end to end: all kinds of indexes, changed indexes, and fusion."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_index_that_has_few_hits_ranks_all_allowed_texts(indexers):
 
 
 def test_a_deleted_copy_of_a_changed_text_is_not_found(indexers):
-    """Its new copy is allowed, in a later segment."""
+    """The new copy, in a later segment, passes the filter."""
     _, queries, _ = indexers["faiss"]
     (one, _), (two, _) = indexers["segments"][0]._parts
     segmented = Segmented(
@@ -233,7 +233,7 @@ def test_the_command_filters_hits_and_runs(tmp_path, texts):
 
 
 def test_encoded_vectors_keep_fields_for_every_index_of_them(tmp_path, tiny_model):
-    """Even if texts and index are split into shards."""
+    """Fields are kept even if texts and index are split into shards."""
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(0, 20)))
     encode = ["--side", "document", "--pooler", "mean", "--set", "shard_texts=7"]
     rkit("encode", tiny_model, tmp_path / "c.jsonl", *encode, "--output", tmp_path / "v")

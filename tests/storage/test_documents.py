@@ -74,7 +74,7 @@ def test_a_document_is_a_regular_file_of_bounded_size(tmp_path):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/etc/passwd", "../a", "a/../../b", "a//b", "a\0b", "..\\a", "C:a"])
 def test_a_name_that_may_lead_out_of_a_folder_is_refused(tmp_path, name):
-    """On any system, as folders are copied between systems."""
+    """Names are checked for all systems, as folders are copied between systems."""
     with pytest.raises(ArtifactError, match="leads out of the folder"):
         storage.inside(tmp_path, name)
 

@@ -43,7 +43,7 @@ def age(path, seconds=3600):
 
 
 def test_the_files_of_a_folder_are_described(folder):
-    """By relative name; a nested folder with its own manifest is described by that manifest."""
+    """Files are listed by relative name; a nested folder with its own manifest is listed by that manifest."""
     (folder / ".hidden").write_text("x")
     (folder / "README.md").write_text("x")
     storage.write_manifest(folder, "index", command="index", options={})
@@ -58,7 +58,7 @@ def test_the_files_of_a_folder_are_described(folder):
 
 
 def test_an_unlisted_file_is_refused(folder):
-    """Lucene and transformers read any file; so are files next to another program's manifest, such as Milvus Lite's."""
+    """Lucene and transformers read any file in a folder, even next to another program's manifest, as Milvus Lite's."""
     (folder / "inner" / "manifest.json").write_text('{"version": 2}')
     files = storage.describe_files(folder)
     assert list(files) == ["inner/manifest.json", "inner/two.bin", "one.bin"]
@@ -106,7 +106,7 @@ def test_damage_is_named(folder, tmp_path, damage):
 
 
 def test_files_that_may_have_changed_are_read(folder, read):
-    """Files modified after their manifest; all files without a manifest, and with --verify."""
+    """Files modified after their manifest are read; without a manifest, or with --verify, all files are."""
     files = storage.describe_files(folder)
     read.clear()
     storage.check_files(folder, files, remedy=REMEDY)

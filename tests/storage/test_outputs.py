@@ -54,7 +54,7 @@ def test_an_interrupted_folder_is_kept_for_resuming(tmp_path):
 
 @pytest.mark.parametrize(("error", "keep_partial"), [(RuntimeError, False), (InputError, True)])
 def test_a_folder_that_failed_leaves_nothing(tmp_path, error, keep_partial):
-    """Nor does wrong input with keep_partial, as the same command would fail again."""
+    """After wrong input, keep_partial keeps nothing, as the same command would fail again."""
     with pytest.raises(error), storage.write_folder(tmp_path / "out", keep_partial=keep_partial) as staging:
         (staging / "first").write_text("half")
         raise error("a broken line")
@@ -144,7 +144,7 @@ def test_fingerprints_depend_on_names_and_bytes(tmp_path, monkeypatch):
 
 
 def test_a_folder_whose_replacement_was_killed_is_restored(tmp_path):
-    """By the next command that writes there, even if the command fails."""
+    """The next command that writes there restores it, even if the command fails."""
     ours(tmp_path / ".out.old")
     with pytest.raises(RuntimeError), storage.write_folder(tmp_path / "out", overwrite=True):
         assert (tmp_path / "out" / "manifest.json").exists()

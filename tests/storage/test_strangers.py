@@ -130,7 +130,7 @@ SCHEMES = ("s3", "gs", "ftp", "ssh", "webhdfs", "memory", "file", "http", "simpl
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("place", ["", "documents:", "hf:", "parquet:", "path", "description__model"])
 def test_a_manifest_opens_no_address(folders, tmp_path, monkeypatch, scheme, place):
-    """Neither for texts nor for a model, nor at the hub, as a store would receive the user's key id."""
+    """Neither texts nor a model are fetched from an address, as a store would receive the user's key id."""
     opened = []
 
     def refuse(*words, **_):
@@ -327,7 +327,7 @@ def changed(folders, tmp_path_factory):
 @pytest.mark.parametrize("damage", ["bytes", "pipe", "gone", "link", "folder", "segment"])
 @pytest.mark.parametrize("command", ["search {} --query capital --k 2", "index {} --delete c1"])
 def test_a_damaged_or_linked_segment_is_refused(changed, tmp_path, damage, command):
-    """So is a damaged list of deleted texts."""
+    """A damaged list of deleted texts is refused too."""
     shutil.copytree(changed, tmp_path / "index")
     segments = tmp_path / "index" / "segments"
     deleted = next(segments.glob("deleted-*.txt"))

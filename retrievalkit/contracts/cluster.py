@@ -67,8 +67,8 @@ def workers(options: ClusterOptions) -> Workers:
     name = RANKS if options.ray == RANKS else "ray"
     if name not in registry.names("workers"):
         raise MissingDependencyError("retrievalkit-ray", "--ray", "'retrievalkit[ray]'")
-    made: Workers = registry.get("workers", name)(options)
-    return made
+    cluster: Workers = registry.get("workers", name)(options)
+    return cluster
 
 
 def spread_map(
@@ -83,12 +83,12 @@ def spread_map(
     yield from workers(options).map(make, items, ordered=ordered, here=here)
 
 
-def check_same(what: str, place: str | Path, found: str, expected: str) -> None:
+def check_same(kind: str, place: str | Path, fingerprint: str, expected: str) -> None:
     """Refuse, on a worker, a model or an index that differs from the command's.
 
     Raises:
         ArtifactError: The fingerprints differ.
     """
-    if found != expected:
-        msg = f"on {socket.gethostname()}, '{place}' is not the {what} of the command. Copy the {what} to that machine."
+    if fingerprint != expected:
+        msg = f"on {socket.gethostname()}, '{place}' is not the {kind} of the command. Copy the {kind} to that machine."
         raise ArtifactError(msg)

@@ -26,6 +26,7 @@ from retrievalkit.contracts.declarations import (
     WritingOptions,
     command,
 )
+from retrievalkit.contracts.encoding import Precision
 from retrievalkit.models.pretrained import uploading
 from retrievalkit.registry import create, names, options
 from retrievalkit.reporting.counts import counted
@@ -70,9 +71,6 @@ def __getattr__(name: str) -> Any:
     from retrievalkit.models.retriever import Retriever
 
     return Retriever
-
-
-Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 
 def resolve_precision(precision: Precision) -> Precision:

@@ -139,7 +139,7 @@ def marks(annotation: Any) -> tuple[Any, ...]:
 
 def mark(annotation: Any, kind: type) -> Any:
     """Return the first mark of a type, or None."""
-    return next((one for one in marks(annotation) if isinstance(one, kind)), None)
+    return next((marker for marker in marks(annotation) if isinstance(marker, kind)), None)
 
 
 class Command(Generic[Parameters, Options, Result]):
@@ -160,7 +160,7 @@ class Command(Generic[Parameters, Options, Result]):
         self._program = program
         functools.update_wrapper(self, program)
         self.help = inspect.cleandoc(program.__doc__ or "")
-        described = (f"    {one.name}: {one.description}" for one in options(self.declaration).values())
+        described = (f"    {option.name}: {option.description}" for option in options(self.declaration).values())
         self.__doc__ = "\n".join([self.help, "", "Args:", *described])
 
     @functools.cached_property
@@ -180,7 +180,7 @@ class Command(Generic[Parameters, Options, Result]):
         """
         return self.run(self.read(*args, **options))
 
-    def read(self, *args: Any, **given: Any) -> Options:
+    def read(self, *args: Any, **keywords: Any) -> Options:
         """Return the checked options of a call; data in memory becomes an address.
 
         A declaration may have a static method `adapted`, which receives the original values and returns others.
@@ -190,7 +190,7 @@ class Command(Generic[Parameters, Options, Result]):
         """
         known = options(self.declaration)
         parameters = inspect.signature(self.declaration).parameters.values()
-        positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
         last = positional and mark(known[positional[-1]].annotation, Argument)
         if last and last.several and len(args) > len(positional):
             args = (*args[: len(positional) - 1], args[len(positional) - 1 :])
@@ -199,10 +199,10 @@ class Command(Generic[Parameters, Options, Result]):
             msg = f"{self.name} takes {len(positional)} positional arguments ({names}), but got {len(args)}."
             raise OptionError(msg)
         values = dict(zip(positional, args, strict=False))
-        if repeated := values.keys() & given.keys():
+        if repeated := values.keys() & keywords.keys():
             msg = f"{self.name} got '{min(repeated)}' twice, by position and by name. Give it once."
             raise OptionError(msg)
-        values |= given
+        values |= keywords
         if adapted := getattr(self.declaration, "adapted", None):
             values = adapted(values)
         for name, value in values.items():
@@ -212,37 +212,37 @@ class Command(Generic[Parameters, Options, Result]):
             elif isinstance(value, os.PathLike):
                 values[name] = os.fspath(value)
             elif isinstance(value, list | tuple):
-                values[name] = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in value]
+                values[name] = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in value]
         checked: Options = self.declaration(**check_options(self.name, self.declaration, values))
         return checked
 
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options in `--set` or a recipe's `set`: the command's, and by section those of its components.
+        """Return the options in `--set` or a recipe's `set`: options of the command, and of its components by section.
 
         Args:
-            values: Such as {"epochs": 3, "pooler": {"layers": [4, 6]}}.
+            values: Settings, such as {"epochs": 3, "pooler": {"layers": [4, 6]}}.
 
         Raises:
             OptionError: An option or section does not exist, or a value does not fit its type.
         """
         known = options(self.declaration)
-        takers = {rest.sections: name for name, one in known.items() if (rest := mark(one.annotation, Rest))}
-        settled: dict[str, Any] = {}
+        rests = {marker.sections: name for name, option in known.items() if (marker := mark(option.annotation, Rest))}
+        converted: dict[str, Any] = {}
         for name, value in values.items():
             field = f"{name}_options" if isinstance(value, Mapping) and f"{name}_options" in known else name
-            taker = takers.get(isinstance(value, Mapping)) or takers.get(False)
-            if field not in known and taker is not None:
-                settled[taker] = {**settled.get(taker, {}), name: value}
+            rest = rests.get(isinstance(value, Mapping)) or rests.get(False)
+            if field not in known and rest is not None:
+                converted[rest] = {**converted.get(rest, {}), name: value}
                 continue
             if field not in known or (field == name and name.endswith("_options")):
-                names = [one.removesuffix("_options") for one in known]
+                names = [known_name.removesuffix("_options") for known_name in known]
                 close = nearest(name, names)
                 offer = f"; did you mean '{close}'?" if close else "."
                 msg = f"rkit {self.name} has no option '{name}'{offer} Its options: {shortlist(names, 100)}."
                 raise OptionError(msg)
-            converted = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
-            settled[field] = {**settled.get(field, {}), **converted} if field == takers.get(False) else converted
-        return settled
+            new = convert(f"option '{name}' of {self.name}", known[field].annotation, value)
+            converted[field] = {**converted.get(field, {}), **new} if field == rests.get(False) else new
+        return converted
 
     def run(self, options: Options) -> Result:
         """Run the command with options that `read` returned."""
@@ -291,21 +291,21 @@ def method(
 @contextmanager
 def _environment(options: Any) -> Iterator[Any]:
     """Collect the notes of a command, fetch its inputs from object stores, and reserve its output."""
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     known = option_fields(type(options))
     with ExitStack() as stack:
-        stack.enter_context(notices.collected(strict=given.get("strict", False)))
-        if given.get("verify"):
+        stack.enter_context(notices.collected(strict=values.get("strict", False)))
+        if values.get("verify"):
             stack.enter_context(storage.verifying())
-        read = {name: value for name, value in given.items() if mark(known[name].annotation, Reads)}
+        read = {name: value for name, value in values.items() if mark(known[name].annotation, Reads)}
         copied = {
             name: tuple(map(_local, value)) if isinstance(value, tuple) else _local(value)
             for name, value in read.items()
         }
         changed = {name: value for name, value in copied.items() if value is not read[name]}
-        if (output := given.get("output")) is not None and getattr(options, "holds_output", True):
+        if (output := values.get("output")) is not None and getattr(options, "holds_output", True):
             if storage.is_address(output):
-                output = str(stack.enter_context(storage.sent(output, overwrite=given.get("overwrite", False))))
+                output = str(stack.enter_context(storage.sent(output, overwrite=values.get("overwrite", False))))
                 changed["output"] = output
             stack.enter_context(storage.held(output))
             storage.restore(output)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.models import Representation
+
+Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+"""A number format to compute in."""
 
 
 class Text(NamedTuple):
@@ -30,7 +33,7 @@ class Text(NamedTuple):
 
 
 class Compressor(ABC):
-    """Reduces encoded documents without training: merges, clusters, prunes or rounds vectors or weights.
+    """Base class of compressors, which merge, cluster, prune or round the vectors or weights of documents.
 
     `rkit encode --compressor "NAME(option=value)"` applies it to documents; queries are unchanged, so the dimension of
     the vectors and the vocabulary must stay. Vectors folders and indexes record its name and options.

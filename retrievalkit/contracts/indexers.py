@@ -40,7 +40,7 @@ class Allowed(Collection[str]):
         return len(self.ids)
 
     def mask(self, ids: Sequence[str]) -> np.ndarray:
-        """(ids,) bool: True for the allowed texts of an index; cached for the next search of the index."""
+        """Return (ids,) bool, True for the allowed texts of an index; cached for the next search."""
         import numpy as np
 
         if id(ids) not in self._masks:
@@ -49,7 +49,7 @@ class Allowed(Collection[str]):
         return self._masks[id(ids)][1]
 
     def without(self, ids: frozenset[str]) -> Allowed:
-        """The same texts without `ids`."""
+        """Return the allowed texts without `ids`."""
         if not ids:
             return self
         if ids not in self._without:
@@ -58,10 +58,10 @@ class Allowed(Collection[str]):
 
 
 class Indexer(ABC):
-    """Builds an index folder, opens it and searches it.
+    """Base class of indexers, which build an index folder, open it and search it.
 
     Ties are ranked in the order of the index. The folder may be moved after `build`. An open index may be searched by
-    several threads at once: `search`, `search_among`, `rank`, `scores` and `contributions` keep no state of a call.
+    several threads at a time: `search`, `search_among`, `rank`, `scores` and `contributions` keep no state of a call.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
@@ -147,7 +147,7 @@ class Indexer(ABC):
             UnsupportedError: This indexer does not support it, which is the default.
         """
         del parts, target
-        msg = f"{type(self).__name__} does not join indexes. Index the whole corpus at once, without --shards."
+        msg = f"{type(self).__name__} does not join indexes. Index the whole corpus without --shards."
         raise UnsupportedError(msg)
 
     @abstractmethod
@@ -195,8 +195,8 @@ class Indexer(ABC):
         try:
             every = self.scores(queries, [allowed.ids] * len(queries))
         except UnsupportedError:
-            found = self.search(queries, allowed.texts)
-            return kept_hits(*found, allowed.__contains__, k, allowed.texts)[0]
+            hits = self.search(queries, allowed.texts)
+            return kept_hits(*hits, allowed.__contains__, k, allowed.texts)[0]
         # If only terms are compared, a text that shares no term with the query is not a hit.
         least = 0 if self._compares_terms(queries) else -np.inf
         for values in every:

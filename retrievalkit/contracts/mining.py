@@ -92,7 +92,7 @@ class FilterInputs:
 
 
 class Filter:
-    """Drops hits of questions; the remaining hits become negatives.
+    """Base class of filters, which drop hits of questions; the remaining hits become negatives.
 
     A filter sees only the hits kept by earlier filters. Its result may depend only on the question, its hits and the
     passages: a killed mining run resumes with other questions.

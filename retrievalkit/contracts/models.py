@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")
 Fields = TypeVar("Fields", "Batch", "Representation")
+_HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Needs:
     fill_attended: bool = False
 
     def layers_of(self, side: Side, info: EncoderInfo) -> tuple[int, ...]:
-        """The absolute layer numbers for a side, ascending.
+        """Return the absolute layer numbers for a side, ascending.
 
         Raises:
             UnsupportedError: The encoder lacks a layer.
@@ -105,8 +106,8 @@ def absolute_layer(layer: int, info: EncoderInfo) -> int:
     absolute = layer if layer >= 0 else info.layers + 1 + layer
     if not 0 <= absolute <= info.layers:
         msg = (
-            f"layer {layer} was asked for, and this encoder has the layers 0 (embeddings) to {info.layers} "
-            f"(or -1 for the last to -{info.layers + 1}). Choose among these."
+            f"layer {layer} does not exist: this encoder has the layers 0 (embeddings) to {info.layers}, or, counted "
+            f"from the last, -1 to -{info.layers + 1}. Choose one of these."
         )
         raise UnsupportedError(msg)
     return absolute
@@ -174,11 +175,11 @@ def masked_mean(vectors: Tensor, mask: Tensor) -> Tensor:
 
     Sums in float32 or better, since bf16 would lose the small addends of a long text.
     """
-    taken = mask.bool()
+    included = mask.bool()
     dtype = torch.promote_types(vectors.dtype, torch.float32)
     # Filled, not multiplied: states at padding may be infinite.
-    total = vectors.masked_fill(~taken[:, :, None], 0.0).sum(dim=1, dtype=dtype)
-    return total / taken.sum(dim=1, keepdim=True).clamp(min=1)
+    total = vectors.masked_fill(~included[:, :, None], 0.0).sum(dim=1, dtype=dtype)
+    return total / included.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 @dataclass
@@ -205,11 +206,11 @@ class Batch:
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
+        """Return the batch on another device."""
         return _map_tensors(self, lambda tensor: to_device(tensor, device))
 
     def rows(self, rows: slice) -> Batch:
-        """Some texts of the batch."""
+        """Return some texts of the batch."""
         return _map_tensors(self, lambda tensor: tensor[rows])
 
 
@@ -230,7 +231,7 @@ class VocabularyHead:
     bias: Tensor | None = None
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """The logits (..., vocabulary) of hidden states (..., width)."""
+        """Compute the logits (..., vocabulary) of hidden states (..., width)."""
         return nn.functional.linear(self.transform(hidden), self.weight, self.bias)
 
 
@@ -253,16 +254,16 @@ class TokenStates:
 
     @property
     def last(self) -> Tensor:
-        """(batch, tokens, width): the hidden states of the highest layer."""
+        """The hidden states of the highest layer, (batch, tokens, width)."""
         return self.layers[max(self.layers)]
 
     @property
     def first(self) -> Tensor:
-        """(batch,): the position of each text's first real token; above 0 if padding is on the left."""
+        """The position of each text's first real token, (batch,); above 0 if padding is on the left."""
         return self.attention_mask.long().argmax(dim=1)
 
     def first_states(self, layer: int) -> Tensor:
-        """(batch, width): the states of the texts' first real tokens in a layer."""
+        """Return the states (batch, width) of the texts' first real tokens in a layer."""
         return self.layers[layer][torch.arange(self.first.shape[0], device=self.first.device), self.first]
 
 
@@ -314,27 +315,27 @@ class Representation:
         return self._any.device
 
     def to(self, device: torch.device | str) -> Representation:
-        """The same representation on another device."""
+        """Return the representation on another device."""
         return _map_tensors(self, lambda tensor: tensor.to(device))
 
     def detach(self) -> Representation:
-        """The same values without their autograd graph."""
+        """Return the representation without its autograd graph."""
         return _map_tensors(self, Tensor.detach)
 
     def float(self) -> Representation:
-        """The same values with half precision widened to float32, for sums over many scores."""
-        return _map_tensors(self, lambda one: one.float() if one.dtype in (torch.bfloat16, torch.float16) else one)
+        """Convert half precision to float32, for sums over many scores."""
+        return _map_tensors(self, lambda value: value.float() if value.dtype in _HALF else value)
 
     def rows(self, index: slice | Tensor) -> Representation:
-        """The representation of some of the texts."""
+        """Return the representation of some of the texts."""
         return _map_tensors(self, lambda tensor: tensor[index])
 
     def as_indexed(self) -> Representation:
-        """The representation to index and search: only the `kept` vector, if it is set, and no extras."""
+        """Return the representation to index and search: only the `kept` vector, if it is set, and no extras."""
         if self.kept is None or self.vectors is None:
             return replace(self, extras={}) if self.extras else self
         kept = slice(self.kept, self.kept + 1)
-        mask, keys = (None if one is None else one[:, kept] for one in (self.vector_mask, self.keys))
+        mask, keys = (None if tensor is None else tensor[:, kept] for tensor in (self.vector_mask, self.keys))
         return replace(self, vectors=self.vectors[:, kept], vector_mask=mask, keys=keys, kept=None, extras={})
 
     def cut(self, dimensions: int, *, normalize: bool) -> Representation:
@@ -347,10 +348,10 @@ class Representation:
             OptionError: The vectors are shorter.
         """
         if self.vectors is None:
-            msg = f"vectors are to be cut to {dimensions} numbers, and this model makes weights alone. Leave it out."
+            msg = f"dimensions is {dimensions}, and this model computes weights only, without vectors. Leave it out."
             raise UnsupportedError(msg)
         if dimensions > (width := self.vectors.shape[-1]):
-            msg = f"vectors are to be cut to {dimensions} numbers, and have {width}. Choose {width} or fewer."
+            msg = f"dimensions is {dimensions}, and the vectors have {width}. Choose {width} or fewer."
             raise OptionError(msg)
         vectors = self.vectors[..., :dimensions]
         return replace(self, vectors=nn.functional.normalize(vectors, dim=-1) if normalize else vectors, parts=None)
@@ -365,16 +366,16 @@ class Representation:
         extras = {name: _stacked([part.extras[name] for part in parts]) for name in first.extras}
         if first.vectors is None:
             return cls(weights=weights, kept=first.kept, parts=first.parts, extras=extras)
-        given = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
+        dense = [(part.vectors, part.vector_mask) for part in parts if part.vectors is not None]
         mask = None
-        if len({vectors.shape[1] for vectors, _ in given}) > 1 or any(mask is not None for _, mask in given):
+        if len({vectors.shape[1] for vectors, _ in dense}) > 1 or any(mask is not None for _, mask in dense):
             mask = _stacked(
                 [
                     torch.ones_like(vectors[:, :, 0], dtype=torch.bool) if mask is None else mask
-                    for vectors, mask in given
+                    for vectors, mask in dense
                 ]
             )
-        vectors = _stacked([vectors for vectors, _ in given])
+        vectors = _stacked([vectors for vectors, _ in dense])
         keys = None if first.keys is None else _stacked([part.keys for part in parts if part.keys is not None])
         return cls(vectors, mask, weights, first.kept, first.parts, extras=extras, keys=keys)
 
@@ -393,29 +394,31 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _map_tensors(value: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
-    changed: dict[str, Any] = {name: function(one) for name, one in vars(value).items() if isinstance(one, Tensor)}
+    changed: dict[str, Any] = {
+        name: function(field) for name, field in vars(value).items() if isinstance(field, Tensor)
+    }
     if isinstance(value, Representation) and value.extras:
         changed["extras"] = {name: function(tensor) for name, tensor in value.extras.items()}
     return replace(value, **changed)
 
 
-def to_cpu(made: Representation) -> Callable[[], Representation]:
+def to_cpu(representation: Representation) -> Callable[[], Representation]:
     """Start to copy a representation to the CPU in one transfer; the returned function waits for the copy."""
-    if made.device.type == "cpu":
-        return lambda: made
+    if representation.device.type == "cpu":
+        return lambda: representation
     sent: list[Tensor] = []
-    _map_tensors(made, lambda tensor: sent.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    _map_tensors(representation, lambda tensor: sent.append(tensor) or tensor)  # type: ignore[func-returns-value]
     packed = [tensor.reshape(-1).view(torch.uint8) for tensor in sent]
     copy = torch.cat(packed).to("cpu", non_blocking=True)  # pinned
-    copied = torch.Event(made.device)
+    copied = torch.Event(representation.device)
     copied.record()
 
     def arrived() -> Representation:
         if not copied.query():
             copied.synchronize()
         # Cloned: pinned memory is scarce, and a part should not keep the others.
-        parts = (part.clone() for part in copy.split_with_sizes([len(one) for one in packed]))
-        return _map_tensors(made, lambda tensor: next(parts).view(tensor.dtype).view(tensor.shape))
+        parts = (part.clone() for part in copy.split_with_sizes([len(part) for part in packed]))
+        return _map_tensors(representation, lambda tensor: next(parts).view(tensor.dtype).view(tensor.shape))
 
     return arrived
 
@@ -451,14 +454,14 @@ class LossValue:
 
     @classmethod
     def weighted(cls, terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> LossValue:
-        """The weighted sum of terms; the default weight is 1."""
+        """Return the weighted sum of terms; the default weight is 1."""
         addends = {name: weights.get(name, 1.0) * term for name, term in terms.items()}
         total = torch.stack(list(addends.values())).sum()
         return cls(total, {name: term.detach() for name, term in terms.items()}, addends)
 
 
 class Encoder(nn.Module, ABC):
-    """Turns texts into a Batch and a Batch into TokenStates.
+    """Base class of encoders, which turn texts into a Batch, and a Batch into TokenStates.
 
     Created with the name or folder of a model and keyword-only options; then `prepare` is called once with the
     pooler's needs, and may load the weights.
@@ -476,7 +479,7 @@ class Encoder(nn.Module, ABC):
     """The library that computes its layers; with "openvino", each of several threads encodes a batch."""
 
     half_only: bool = False
-    """True if the layers compute only in bf16 or fp16, as flash attention does; queries are then encoded so too."""
+    """True if the layers compute only in bf16 or fp16, as flash attention does; queries then use this format too."""
 
     @classmethod
     def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
@@ -524,7 +527,7 @@ class Encoder(nn.Module, ABC):
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return names to display for tokens of the vocabulary; their ids by default."""
-        return [f"token {one}" for one in ids]
+        return [f"token {token}" for token in ids]
 
     def vocabulary(self) -> Vocabulary:
         """Return the vocabulary for pre-training; optional for an encoder that is never pre-trained."""
@@ -539,7 +542,7 @@ class Encoder(nn.Module, ABC):
 
     def word_embeddings(self) -> Tensor:
         """Return the word embeddings (vocabulary, width) with their graph, as wide as the states; optional."""
-        msg = f"the encoder {type(self).__name__} has no vectors of words."
+        msg = f"the encoder {type(self).__name__} has no word embeddings."
         raise UnsupportedError(msg)
 
     def layer_shape(self) -> LayerShape:
@@ -555,7 +558,8 @@ class Encoder(nn.Module, ABC):
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length.
 
-        An encoder that formats texts, such as with an instruction by task, reads titles and fields of the `Text`s.
+        Equal texts must have equal ids, since training tokenises a text once: random changes belong in `collate`. An
+        encoder that formats texts, such as with an instruction by task, reads titles and fields of the `Text`s.
         """
 
     @abstractmethod
@@ -572,7 +576,7 @@ class Encoder(nn.Module, ABC):
 
 
 class Pooler(nn.Module, ABC):
-    """Turns TokenStates into a Representation. Created with `(info: EncoderInfo, **options)`.
+    """Base class of poolers, which turn TokenStates into a Representation. Created with `(info, **options)`.
 
     Returns the input of the loss in training mode, the representation to index in eval mode.
     """
@@ -600,7 +604,7 @@ class Pooler(nn.Module, ABC):
 
 
 class Loss(nn.Module, ABC):
-    """Computes a number to minimise from the representations of a batch; it never sees token states."""
+    """Base class of losses, which compare the representations of a batch; they never see token states."""
 
     needs_teacher: bool = False
     """True if the training examples must have a teacher's scores."""
@@ -632,7 +636,7 @@ class Loss(nn.Module, ABC):
 
 
 class Pretrainer(nn.Module, ABC):
-    """An objective that trains an encoder on plain text. The result is an ordinary pretrained model.
+    """Base class of objectives that train an encoder on plain text. The result is an ordinary pretrained model.
 
     Created with `(encoder, max_length, **options)`, after `encoder.prepare(needs)`. Other trained parts, such as a
     decoder, belong to this module and are dropped at the end. `max_length` counts special tokens.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from retrievalkit.models.precision import Precision
+    from retrievalkit.contracts.encoding import Precision
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Candidates:
 
 
 class FusionMethod(ABC):
-    """Fuses the hits of several runs: a document's score is the weighted sum of the contributions of each run.
+    """Base class of fusion methods: a document's score is the weighted sum of the contributions of each run.
 
     Options are keyword-only arguments of the constructor: `--fusion "NAME(option=value)"`. The options `normalization`,
     `missing` and `rrf_k` are set by the flags of the same names.
@@ -77,7 +77,7 @@ class Judged(NamedTuple):
 
 
 class Metric(ABC):
-    """A value for each judged query; higher is better.
+    """Base class of metrics, which compute a value for each judged query; higher is better.
 
     Options are keyword-only arguments of the constructor: `NAME(option=value)@10`.
 
@@ -109,7 +109,7 @@ class Metric(ABC):
 
 
 class Reranker(ABC):
-    """Scores pairs of a query and a passage: `rkit rerank apply NAME:MODEL`, with the registered NAME.
+    """Base class of re-rankers, which score pairs of a query and a passage: `rkit rerank apply NAME:MODEL`.
 
     Attributes:
         fingerprint: Any text that changes whenever the model does; scores of a killed command are reused if it is the

@@ -1,13 +1,14 @@
-"""Settings of the C library's allocator: keep the memory of freed tensors, but limit its growth.
+"""Settings of the C library's allocator: keep the memory of freed tensors, but not forever.
 
 By default, it returns large blocks to the system and requests new blocks for the next batch, page by page: a tenth of
 the time of encoding, and of the first steps of training. If steps vary in size, however, kept memory has gaps that
-later tensors do not fit into, and the process grows by megabytes per step: surplus memory is then returned.
+later tensors do not fit into, and the process grows by megabytes per step: training returns it from time to time.
 """
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from pathlib import Path
 _MMAP_THRESHOLD, _LARGEST_KEPT = -3, 1 << 28
 _TRIM_THRESHOLD, _KEPT = -1, 1 << 30
 _STATUS = Path("/proc/self/status")
+# macOS and musl lack the functions of glibc; Windows has no handle of the process itself.
+_MISSING = (AttributeError, OSError, TypeError)
 
 
 @cache
@@ -22,40 +25,18 @@ def keep_freed_memory() -> bool:
     """Keep up to 1 GiB of freed memory in this process; False if the C library lacks the setting."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # macOS, musl; Windows
+    except _MISSING:
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) and mallopt(_TRIM_THRESHOLD, _KEPT))
 
 
-class Surplus:
-    """Returns freed memory to the system whenever the process has grown too far beyond the needs of a step.
-
-    Args:
-        allowed: Permitted growth in bytes.
-    """
-
-    def __init__(self, allowed: int = _KEPT) -> None:
-        self.allowed = allowed
-        self._needed: int | None = None
-        self._returned = True
-
-    def after_step(self) -> bool:
-        """Measure the process; return True if surplus memory was returned to the system."""
-        held = held_memory()
-        if held is None:
-            return False
-        if self._returned or self._needed is None:
-            # The first step after memory was returned shows the needs of a step.
-            self._needed = max(held, self._needed or 0)
-        self._returned = held > self._needed + self.allowed and bool(ctypes.CDLL(None).malloc_trim(0))
-        return self._returned
+def return_freed_memory() -> None:
+    """Return all freed memory to the system, if the C library can."""
+    with suppress(*_MISSING):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def held_memory() -> int | None:
     """Return the bytes of this process in memory, without mapped files; None if the system does not report them."""
-    try:
-        lines = _STATUS.read_text().splitlines()
-        ctypes.CDLL(None).malloc_trim  # noqa: B018 - only in glibc
-    except (OSError, AttributeError, TypeError):
-        return None
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:")), None)

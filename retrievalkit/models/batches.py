@@ -104,7 +104,7 @@ class TokenLimit:
                 self.reduce(tokens)
         # Outside of the handler, since its traceback keeps the tensors of the batch.
         half = len(rows) // 2
-        return [one for part in (rows[:half], rows[half:]) for one in self.compute(function, lengths, part)]
+        return [result for part in (rows[:half], rows[half:]) for result in self.compute(function, lengths, part)]
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:

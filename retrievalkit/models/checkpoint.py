@@ -80,9 +80,9 @@ def note_untrained_dimensions(model: str | Path, dimensions: int | None) -> None
     for name in ("options", "loss", "options", "matryoshka", "dimensions"):
         entry = entry.get(name) if isinstance(entry, Mapping) else None
     if dimensions not in (entry or ()):
-        trained = f"for cuts to {', '.join(map(str, entry))}" if entry else "without --loss 'matryoshka(...)'"
-        cut = f"the vectors of '{model}' are cut to {dimensions} numbers, and were trained {trained}"
-        notices.note(f"{cut}. Searches may be worse than with whole vectors.")
+        trained = f"for {', '.join(map(str, entry))}" if entry else "without --loss 'matryoshka(...)'"
+        truncated = f"the vectors of '{model}' are truncated to {dimensions} dimensions, and were trained {trained}"
+        notices.note(f"{truncated}. Searches may be worse than with whole vectors.")
 
 
 @contextmanager

@@ -37,12 +37,12 @@ _BATCH = 32  # texts
 
 
 def cached_folder(identity: object) -> Path | None:
-    """The cache folder of graphs, keyed by an identity and the versions of packages; None if it is not writable.
+    """Return the cache folder of graphs for an identity and the versions of packages; None if it is not writable.
 
     The least recently used of more than twenty is deleted.
     """
     discover = importlib.metadata.Distribution.discover
-    versions = [next((found.version for found in discover(name=name)), None) for name in _VERSIONED]
+    versions = [next((package.version for package in discover(name=name)), None) for name in _VERSIONED]
     home = storage.cache_folder("graphs")
     folder = home / storage.fingerprint_value([identity, versions])
     try:
@@ -71,7 +71,7 @@ class OpenVinoProgram:
         self._requests = threading.local()
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Compute the outputs of contiguous arrays."""
+        """Compute the outputs for contiguous input arrays."""
         if not hasattr(self._requests, "own"):
             self._requests.own = self._compiled.create_infer_request()
         results = self._requests.own.infer(inputs, share_inputs=True)

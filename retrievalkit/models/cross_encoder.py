@@ -33,7 +33,14 @@ from retrievalkit.models.graphs import (
     resolve_backend,
 )
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
-from retrievalkit.models.pretrained import check_finite, check_source, load_pretrained, locate_model, save_pretrained
+from retrievalkit.models.pretrained import (
+    check_finite,
+    check_missing,
+    check_source,
+    load_pretrained,
+    locate_model,
+    save_pretrained,
+)
 from retrievalkit.reporting import notices
 from retrievalkit.storage import NOT_WEIGHTS
 
@@ -42,7 +49,6 @@ DEFAULT_LENGTH = 256
 # On a CPU the hidden states of a batch should fit in its caches.
 CPU_BATCH_TOKENS = 1_024
 _RELEVANT = ("label_1", "relevant", "positive", "yes", "true", "1")
-_MOST_SHOWN = 300
 _LIKE_BERT = ("bert", "camembert", "electra", "roberta", "roberta-prelayernorm", "xlm-roberta")
 
 Pair = tuple[np.ndarray, int]
@@ -84,7 +90,6 @@ class CrossEncoder(nn.Module, Reranker):
         if model.config.pad_token_id is None:
             # Decoders look for the last token that is not padding.
             model.config.pad_token_id = tokenizer.pad_token_id
-        self._check_scores()
 
     @classmethod
     def create(cls, source: str | Path, *, max_length: int | None = None, seed: int = 0) -> CrossEncoder:
@@ -97,12 +102,7 @@ class CrossEncoder(nn.Module, Reranker):
         # Pretrained encoders lack the weights outside the encoder, and BERT's pooler.
         inside = f"{model.base_model_prefix}."
         missing = [name for name in lacking if name.startswith(inside) and not name.startswith(f"{inside}pooler.")]
-        if missing:
-            msg = (
-                f"the weights of '{located}' lack {len(missing)} tensors of its architecture, such as "
-                f"'{min(missing)}': they would be random. Check the model folder."
-            )
-            raise InputError(msg)
+        check_missing(missing, located)
         tokenizer = load_pretrained(transformers.AutoTokenizer, located)
         return cls(model, tokenizer, max_length=max_length, source=str(source))
 
@@ -136,7 +136,7 @@ class CrossEncoder(nn.Module, Reranker):
         names = [str(model.config.id2label[label]) for label in sorted(model.config.id2label)]
         if len(names) != 1 and (len(names) != 2 or names[1].lower() not in _RELEVANT):
             msg = (
-                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one, or two of which the "
+                f"'{source}' has {len(names)} labels ({', '.join(names)}). A re-ranker has one label, or two whose "
                 f"second is named {', '.join(_RELEVANT)}."
             )
             raise UnsupportedError(msg)
@@ -163,7 +163,7 @@ class CrossEncoder(nn.Module, Reranker):
         )
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:
-        """Example pairs; the first is padded."""
+        """Return example pairs; the first is padded."""
         size = self.model.config.vocab_size
         ids = [np.arange(count) % size for count in (tokens // 2, *[tokens] * (pairs - 1))]
         return self.collate([(row, 3) for row in ids])
@@ -228,14 +228,14 @@ class CrossEncoder(nn.Module, Reranker):
         """Calibrate int8 on every other pair of each query, and test it on the rest; see `Reranker.calibrate`."""
         if self._graph is None:
             return super().calibrate(lists)
-        pairs = [pair for one in lists for pair in one[::2]]
+        pairs = [pair for query in lists for pair in query[::2]]
         batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS["int8"])
         self._graph.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
-        tested = [one[1::2] or one for one in lists]
-        ends = np.cumsum([len(one) for one in tested])[:-1]
+        tested = [query[1::2] or query for query in lists]
+        ends = np.cumsum([len(query) for query in tested])[:-1]
 
         def scores(precision: Precision) -> list[np.ndarray]:
-            return np.split(self.score([pair for one in tested for pair in one], precision=precision), ends)
+            return np.split(self.score([pair for query in tested for pair in query], precision=precision), ends)
 
         return shared_best(scores("fp32"), scores("int8"))
 
@@ -277,7 +277,7 @@ class CrossEncoder(nn.Module, Reranker):
         for rows, values in pending:
             scores[rows] = values.cpu().numpy()
         if not np.isfinite(scores).all():
-            msg = f"'{self.source}' gives a pair a score that is not finite. Check the model, or use --precision fp32."
+            msg = f"'{self.source}' computed an infinite score or NaN. Check the model, or use --precision fp32."
             raise RetrievalkitError(msg)
         return scores
 
@@ -296,23 +296,10 @@ class CrossEncoder(nn.Module, Reranker):
         size, largest = self.model.config.vocab_size, max(self.tokenizer.get_vocab().values())
         if largest >= size:
             msg = (
-                f"the tokenizer of '{self.source}' makes token ids up to {largest}, and the model has embeddings for "
-                f"0 to {size - 1}. Give the model its own tokenizer."
+                f"the tokenizer of '{self.source}' produces token ids up to {largest}, and the model has {size} "
+                f"embeddings. Give the model its own tokenizer."
             )
             raise InputError(msg)
-
-    def _check_scores(self) -> None:
-        """Refuse a model that cannot score two pairs of different lengths, such as T5 without an end token."""
-        try:
-            with torch.no_grad():
-                self(to_device(self.collate(self.tokenize(["a", "a"], [("", "a"), ("", "")])), self.device))
-        except Exception as error:
-            reason = " ".join(str(error).split()).rstrip(".")[:_MOST_SHOWN]
-            msg = (
-                f"the model '{self.source}' cannot score pairs: {type(error).__name__}: {reason}. Its configuration "
-                f"or its tokenizer lacks what its architecture needs: correct them, or choose another model."
-            )
-            raise UnsupportedError(msg) from error
 
 
 def to_device(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
@@ -348,7 +335,7 @@ class FirstToken(nn.Module):
         self.layer = layer
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        """The first token's state (batch, 1, width) from the states of all tokens (batch, tokens, width)."""
+        """Compute the first token's state (batch, 1, width) from the states of all tokens (batch, tokens, width)."""
         layer: Any = self.layer
         attention, first = layer.attention.self, hidden[:, :1]
         query, key, value = (
@@ -383,7 +370,7 @@ def read_first_token_alone(model: Any) -> bool:
 
 
 def _trial(model: Any) -> Tensor:
-    """The logits of two short texts, the second padded."""
+    """Compute the logits of two short texts, the second padded."""
     ids = torch.arange(2, device=model.device).add(1).clamp(max=model.config.vocab_size - 1).expand(2, 2)
     mask = torch.tensor([[1, 1], [1, 0]], device=model.device)
     with torch.inference_mode():

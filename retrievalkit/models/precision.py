@@ -16,15 +16,14 @@ import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
 
+from retrievalkit.contracts.encoding import Precision
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
-
-Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 
 AUTO = "RKIT_PRECISION"
 """Environment variable: the meaning of "auto", fp32 or bf16, whatever the hardware."""
@@ -91,6 +90,6 @@ def shared_best(exact: Iterable[np.ndarray], scores: Iterable[np.ndarray]) -> fl
     shares = []
     for pair in zip(exact, scores, strict=True):
         count = min(10, -(-len(pair[0]) // 2))
-        best, found = (set(np.argsort(-row, kind="stable")[:count].tolist()) for row in pair)
-        shares.append(len(best & found) / count)
+        best, other = (set(np.argsort(-row, kind="stable")[:count].tolist()) for row in pair)
+        shares.append(len(best & other) / count)
     return fmean(shares)

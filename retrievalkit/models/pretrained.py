@@ -93,8 +93,8 @@ def check_source(source: str) -> None:
         msg = f"'{source}' is a retriever (rkit train), not a pretrained model. Use its encoder: '{encoder}'."
         raise ArtifactError(msg)
     if kind in ("vectors", "index"):
-        holds = "vectors" if kind == "vectors" else "an index"
-        msg = f"'{source}' holds {holds}, not a model. Name a model, a folder of a model, or a checkpoint."
+        content = "vectors" if kind == "vectors" else "an index"
+        msg = f"'{source}' holds {content}, not a model. Name a model, a folder of a model, or a checkpoint."
         raise ArtifactError(msg)
     check_configuration(source)
 
@@ -147,6 +147,14 @@ def check_attention(implementation: object, source: str) -> None:
     """Refuse an attention implementation that is code on the hub ("owner/name"), unless the user allows code."""
     if "/" in str(implementation) and not trust.code_allowed():
         raise code_refused(source, f"code of the hub, the attention '{implementation}'")
+
+
+def check_missing(missing: Sequence[str], source: str) -> None:
+    """Refuse a model whose weights lack tensors that transformers would initialise at random."""
+    if missing:
+        lacking = f"{len(missing)} tensors of its architecture, such as '{min(missing)}'"
+        msg = f"the weights of '{source}' lack {lacking}: they would be random. Check the model folder."
+        raise InputError(msg)
 
 
 def code_refused(source: str, what: str = "Python code that came with it") -> InputError:

@@ -31,6 +31,7 @@ from pydantic import Field
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.models.pretrained import locate_model, model_file
+from retrievalkit.reporting import notices
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -356,19 +357,20 @@ def load_own_weights(own: OwnSettings, pooler: nn.Module, *, named: bool) -> Non
         raise OptionError(msg)
 
 
-def left_out(
+def note_left_out(
     model: str | Path,
-    pooler: str,
-    pooler_options: Mapping[str, Any],
-    encoder_options: Mapping[str, Any],
-    *,
-    complete: bool = False,
-) -> list[str]:
-    """Describe, in a sentence, settings from the model's training that these options leave out; [] if there are none.
+    encoder: str | None,
+    pooler: str | None,
+    encoder_options: Mapping[str, Any] | None,
+    pooler_options: Mapping[str, Any] | None,
+) -> None:
+    """Warn about settings of the model's training that a pooler, named by the user, leaves out.
 
-    Lengths and the encoding of titles are ignored: they change no vector of a short text without a title. If the
-    options are `complete`, they include defaults, as in a description; otherwise the user set all of them.
+    Lengths and the encoding of titles are ignored: they change no vector of a short text without a title.
     """
+    if pooler is None or encoder not in (None, "transformer"):
+        return
+    chosen = {"encoder": encoder_options or {}, "pooler": pooler_options or {}}
 
     def shown(value: Any) -> str:
         if isinstance(value, list | tuple):
@@ -376,26 +378,23 @@ def left_out(
         return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
     try:
-        own = own_settings(model, revision=encoder_options.get("revision"))
+        own = own_settings(model, revision=chosen["encoder"].get("revision"))
     except WithoutEquivalentError as error:
-        return [f"{error.problem}: --pooler {pooler} ignores it."]
+        notices.note(f"{error.problem}: --pooler {pooler} ignores it.")
+        return
     if own is None:
-        return []
+        return
     lost = [] if own.pooler == pooler else [f"--pooler {own.pooler}"]
-    parts = (("pooler", own.pooler_options, pooler_options), ("encoder", own.encoder_options, encoder_options))
     lost += [
         f"--set {part}.{name}={shown(value)}"
-        for part, trained, chosen in parts
+        for part, trained in (("pooler", own.pooler_options), ("encoder", own.encoder_options))
         for name, value in trained.items()
-        if value is not False and not name.endswith("_length") and name != "title"
-        if (shown(chosen.get(name)) != shown(value) if complete else name not in chosen)
+        if value is not False and not name.endswith("_length") and name not in ("title", *chosen[part])
     ]
-    if not lost:
-        return []
-    return [
-        f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({own.source}): "
-        f"{' '.join(lost)}. Set them too, or leave --pooler out to use all of the model's settings."
-    ]
+    if lost:
+        problem = f"--pooler {pooler} leaves out settings that the model '{model}' was trained with ({own.source})"
+        remedy = "Set them too, or leave --pooler out to use all of the model's settings."
+        notices.note(f"{problem}: {' '.join(lost)}. {remedy}")
 
 
 def _one_vector(files: _Published) -> OwnSettings:

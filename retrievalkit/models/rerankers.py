@@ -55,13 +55,13 @@ def score_pairs(
 ) -> np.ndarray:
     """Return checked scores (pairs,) float32 of pairs tokenised by the re-ranker; see `contracts.Reranker.score`."""
     precision = resolve_precision(precision, default_device(), backend=getattr(reranker, "backend", "torch"))
-    given = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
+    returned = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
     try:
-        scores = np.asarray(given, dtype=np.float32)
+        scores = np.asarray(returned, dtype=np.float32)
     except (TypeError, ValueError):
         scores = np.empty((), dtype=np.float32)
     if scores.shape != (len(pairs),):
-        problem = f"score() returns {type(given).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
+        problem = f"score() returns {type(returned).__name__} of shape {np.shape(scores)} for {len(pairs)} pairs"
         raise registry.wrong_result("reranker", reranker, problem)
     if not np.isfinite(scores).all():
         raise registry.wrong_result("reranker", reranker, "score() returns a score that is not finite")

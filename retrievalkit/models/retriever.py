@@ -41,7 +41,7 @@ from retrievalkit.models.checkpoint import (
 from retrievalkit.models.graphs import BATCH_TOKENS, Backend, parallel_batches, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
-from retrievalkit.models.published import WithoutEquivalentError, left_out, load_own_weights, own_settings
+from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, note_left_out, own_settings
 from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
 from retrievalkit.scoring.rule import scores
@@ -214,8 +214,6 @@ class Retriever(nn.Module):
         The fingerprint is that of the description, without the `encoder_options`.
         """
         model, encoder, pooler = description["model"], description["encoder"], description["pooler"]
-        if encoder["name"] == "transformer":
-            notices.note(*left_out(model, pooler["name"], pooler["options"], encoder["options"], complete=True))
         with missing_plugins_explained(description, model):
             retriever = cls.create(
                 model,
@@ -257,7 +255,7 @@ class Retriever(nn.Module):
         return self.tower("document").backend
 
     def tower(self, side: Side) -> Encoder:
-        """The encoder of a side."""
+        """Return the encoder of a side."""
         encoder: Encoder = self.towers["shared" if "shared" in self.towers else side]  # type: ignore[assignment]
         return encoder
 
@@ -286,8 +284,8 @@ class Retriever(nn.Module):
         """Return the representation of texts for indexing: float32, on the CPU, in their order.
 
         In fp32 a text's representation does not depend on its batch, except for rounding in the last digits. In bf16
-        the third digit of a score may differ with the batch; in int8 it is wrong. `batch_tokens` limits a batch,
-        padding included; None = chosen by device.
+        the third digit of a score may differ with the batch, in int8 it differs from fp32. `batch_tokens` limits a
+        batch, padding included; None = chosen by device.
         """
         if not texts:
             msg = "there are no texts to encode. Name at least one."
@@ -423,18 +421,6 @@ def open_retriever(
             backend=backend,
         )
     return retriever.to(default_device()).eval()
-
-
-def note_left_out(
-    model: str | Path,
-    encoder: str | None,
-    pooler: str | None,
-    encoder_options: Mapping[str, Any] | None,
-    pooler_options: Mapping[str, Any] | None,
-) -> None:
-    """Warn about settings of the model's training that a pooler, named by the user, leaves out."""
-    if pooler is not None and (encoder or "transformer") == "transformer":
-        notices.note(*left_out(model, pooler, pooler_options or {}, encoder_options or {}))
 
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from pathlib import Path
 from retrievalkit import registry
 from retrievalkit.errors import OptionError
 from retrievalkit.models.checkpoint import checkpoint_folder, is_checkpoint, missing_plugins_explained, read_checkpoint
-from retrievalkit.models.retriever import Retriever, note_left_out
+from retrievalkit.models.published import note_left_out
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.train import TrainOptions
 
 

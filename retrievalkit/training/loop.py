@@ -24,7 +24,7 @@ from transformers.trainer_pt_utils import get_parameter_names
 from retrievalkit.contracts import Progress
 from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError, check_choice
-from retrievalkit.models.allocation import Surplus, held_memory
+from retrievalkit.models.allocation import held_memory, return_freed_memory
 from retrievalkit.models.precision import Precision
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
@@ -49,6 +49,7 @@ Log = Callable[[dict[str, float]], None]
 
 # Dev evaluations by nDCG@10 per training, which take as long as many steps.
 _JUDGED = 5
+_STEPS_OF_KEPT_MEMORY = 100
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -218,7 +219,6 @@ class Loop:
         self.schedule = transformers.get_linear_schedule_with_warmup(adamw, warmup, self.total)
         self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
-        self.surplus = Surplus()
         self.texts, self.since = 0, 0.0
         self.shown: dict[str, float] = {}
         if self.accelerator.device.type != "cpu":
@@ -309,7 +309,8 @@ class Loop:
         self.done += 1
         for name, value in values.items():
             self.terms.setdefault(name, []).append(value.detach().float())
-        self.surplus.after_step()
+        if self.done % _STEPS_OF_KEPT_MEMORY == 0:
+            return_freed_memory()
         self.texts += inputs.texts
         return norm, rate
 

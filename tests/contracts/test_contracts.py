@@ -1,11 +1,11 @@
-"""The data types that flow between the parts."""
+"""Data types that flow between components."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from retrievalkit.contracts import Batch, EncoderInfo, Needs, Representation, TokenStates, absolute_layer
+from retrievalkit.contracts import EncoderInfo, Needs, Representation, absolute_layer
 from retrievalkit.errors import UnsupportedError
 
 INFO = EncoderInfo(width=4, layers=12, vocabulary_size=10)
@@ -18,32 +18,18 @@ def test_layers_are_counted_from_the_embeddings_or_from_the_last(layer, absolute
     if absolute is not None:
         assert absolute_layer(layer, INFO) == absolute
         return
-    with pytest.raises(UnsupportedError, match=rf"layer {layer} was asked for, .* 0 \(embeddings\) to 12"):
+    with pytest.raises(UnsupportedError, match=rf"layer {layer} does not exist: .* 0 \(embeddings\) to 12"):
         absolute_layer(layer, INFO)
 
 
-def test_needed_layers_are_ascending_named_once_and_may_differ_by_side():
+def test_needed_layers_are_ascending_and_distinct_and_may_differ_by_side():
     assert Needs(layers=(-1, 3, 12)).layers_of("query", INFO) == (3, 12)
     needs = Needs(layers={"query": (-1,), "document": (10, -1)})
     assert (needs.layers_of("query", INFO), needs.layers_of("document", INFO)) == ((12,), (10, 12))
 
 
-def test_the_last_of_the_states_is_the_highest_layer_there_is():
-    layers = {2: torch.zeros(1, 1, 1), 10: torch.ones(1, 1, 1)}
-    mask = torch.ones(1, 1)
-    assert TokenStates(layers, mask, mask, mask).last.item() == 1
-
-
-def test_a_batch_moves_with_all_that_it_has():
-    ids = torch.zeros(2, 3, dtype=torch.long)
-    moved = Batch(ids, ids, ids.bool(), extra=ids, position_ids=ids, padded=False).to("meta")
-    assert {value.device.type for value in vars(moved).values() if isinstance(value, torch.Tensor)} == {"meta"}
-    assert (len(moved), moved.padded) == (2, False)
-    assert Batch(ids, ids, ids.bool()).to("cpu").extra is None
-
-
 @pytest.mark.parametrize("vectors", [None, torch.zeros(2, 3)])
-def test_a_representation_has_vectors_of_three_axes_or_weights(vectors):
+def test_a_representation_needs_three_dimensional_vectors_or_weights(vectors):
     with pytest.raises(ValueError, match=r"needs vectors .batch, m, dim., or weights"):
         Representation(vectors)
 
@@ -58,7 +44,7 @@ def representation(rows, m=2, *, mask=False, weights=False, seed=0, **more):
     )
 
 
-def test_rows_takes_the_same_texts_of_every_tensor_and_keeps_the_rest():
+def test_rows_selects_the_same_texts_of_every_tensor():
     whole = representation(5, mask=True, weights=True, kept=1, parts={"cls": slice(0, 2)})
     for index in (slice(1, 4), torch.tensor([4, 0])):
         part = whole.rows(index)
@@ -67,17 +53,7 @@ def test_rows_takes_the_same_texts_of_every_tensor_and_keeps_the_rest():
         assert (part.kept, part.parts) == (1, {"cls": slice(0, 2)})
 
 
-def test_a_representation_moves_and_detaches_with_all_that_it_has():
-    whole = representation(2, mask=True, weights=True)
-    whole.vectors.requires_grad_()
-    assert not whole.detach().vectors.requires_grad
-    moved = whole.to("meta")
-    assert {moved.vectors.device.type, moved.vector_mask.device.type, moved.weights.device.type} == {"meta"}
-    alone = Representation(weights=torch.zeros(5, 10, device="meta"))
-    assert (len(whole), len(alone), alone.device.type) == (2, 5, "meta")
-
-
-def test_float_widens_half_precision_and_nothing_else():
+def test_float_converts_only_half_precision():
     half = Representation(torch.ones(1, 1, 4).bfloat16(), torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 3).half())
     wide = half.float()
     types = (wide.vectors.dtype, wide.vector_mask.dtype, wide.weights.dtype)
@@ -85,7 +61,7 @@ def test_float_widens_half_precision_and_nothing_else():
     assert Representation(torch.ones(1, 1, 4).double()).float().vectors.dtype == torch.float64
 
 
-def test_concatenated_parts_are_the_rows_of_all():
+def test_concatenated_parts_have_the_rows_of_the_whole():
     whole = representation(6, weights=True, kept=0, parts={"cls": slice(0, 2)})
     parts = [whole.rows(slice(0, 1)), whole.rows(slice(1, 4)), whole.rows(slice(4, 6))]
     together = Representation.concatenate(parts)
@@ -96,7 +72,7 @@ def test_concatenated_parts_are_the_rows_of_all():
     assert torch.equal(without.weights, whole.weights)
 
 
-def test_texts_with_fewer_vectors_are_padded_masked_and_get_their_gradients():
+def test_concatenation_pads_and_masks_texts_with_fewer_vectors():
     short, long = representation(1, m=1), representation(2, m=3, mask=True, seed=1)
     long.vector_mask[1, 2] = False
     for part in (short, long):

@@ -63,7 +63,7 @@ def count(options: CountOptions) -> Counted:
     return Counted(sum(len(word) >= options.least for word in options.words.split()))
 
 
-def test_a_new_option_is_a_field_and_nothing_else():
+def test_a_field_declares_an_option_of_the_function_and_the_command():
     assert count("a bb", least=2).count == 1
     assert {*inspect.signature(count).parameters} == {"words", "least", "strict"}
     run = CliRunner().invoke(DerivedCommand(count), ["--words", "a bb ccc", "--least", "2"])
@@ -105,7 +105,7 @@ def test_a_wrong_argument_is_refused(given, words):
     ("function", "given", "expected"),
     [
         (rk.train, {"epochs": "2", "pooler": {"layers": "4,6"}}, {"epochs": 2, "pooler_options": {"layers": "4,6"}}),
-        # Settings without a section are options of the command or of the component that takes them.
+        # Settings without a section are options of the command or of its component.
         (
             rk.index,
             {"block": 3, "indexer": {"k": 4}, "shards": "2"},
@@ -125,11 +125,11 @@ class ManyOptions(CommandOptions):
 
     Args:
         texts: The texts.
-        kinds: Kinds of words; given several times, they add up.
-        lengths: Lengths of words; given several times, they add up.
+        kinds: Kinds of words; repeated flags add up.
+        lengths: Lengths of words; repeated flags add up.
         weights: A number for each text.
         as_json: Print JSON.
-        named_options: Options of some texts, by their names.
+        named_options: Options by the name of a text.
     """
 
     texts: Annotated[tuple[str, ...], Argument(several=True), Flag(metavar="TEXT...")]
@@ -156,8 +156,8 @@ class ManyOptions(CommandOptions):
         ),
     ],
 )
-def test_a_positional_option_takes_all_words_a_flag_adds_up_and_settings_have_sections(words, expected):
-    """A command whose function returns nothing prints by itself."""
+def test_positional_words_repeated_flags_and_sections_of_settings(words, expected):
+    """A command whose function returns nothing prints nothing."""
     seen = []
     many = command("many", ManyOptions)(seen.append)
     run = CliRunner().invoke(DerivedCommand(many), ["a", *words])
@@ -169,7 +169,7 @@ def test_a_positional_option_takes_all_words_a_flag_adds_up_and_settings_have_se
     assert "The texts." in shown
 
 
-def test_notes_of_a_result_stay_out_of_standard_output():
+def test_notes_of_a_result_are_printed_to_standard_error():
     @command("noted", CountOptions)
     def noted(options: CountOptions) -> Counted:
         counted = Counted(options.least)

@@ -8,13 +8,13 @@ import retrievalkit_testing as testing
 
 @pytest.fixture(scope="session")
 def model_of(tmp_path_factory):
-    """The folder of a tiny model of an architecture."""
-    made = {}
+    """Function that returns the folder of a tiny model of an architecture."""
+    folders = {}
 
     def model_of(architecture):
-        if architecture not in made:
+        if architecture not in folders:
             folder = tmp_path_factory.mktemp(architecture)
-            made[architecture] = testing.tiny_model(folder, architecture=architecture)
-        return made[architecture]
+            folders[architecture] = testing.tiny_model(folder, architecture=architecture)
+        return folders[architecture]
 
     return model_of

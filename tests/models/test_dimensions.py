@@ -74,7 +74,7 @@ def test_vectors_are_stored_in_half_precision(encoded):
 
 def test_more_numbers_than_there_are_is_refused(tiny_model, tiny_collection, tmp_path):
     ended = rkit("encode", tiny_model, tiny_collection.corpus, "-o", tmp_path / "v", "--dimensions", 99, code=2)
-    assert "cut to 99 numbers, and have 32" in ended.output
+    assert "dimensions is 99, and the vectors have 32" in ended.output
 
 
 def test_a_checkpoint_knows_what_it_was_trained_to_be_cut_to(tiny_model, tiny_collection, tmp_path):
@@ -82,10 +82,10 @@ def test_a_checkpoint_knows_what_it_was_trained_to_be_cut_to(tiny_model, tiny_co
     words += ["--loss", "matryoshka(contrastive)", "--set", "loss.matryoshka.dimensions=16,8", "--epochs", 1]
     rkit(*words, "--set", "limit=16", "-o", tmp_path / "checkpoint")
     words = ["encode", tmp_path / "checkpoint", tiny_collection.corpus]
-    assert "trained for cuts" not in rkit(*words, "-o", tmp_path / "known", "--dimensions", 8).output
+    assert "were trained for" not in rkit(*words, "-o", tmp_path / "known", "--dimensions", 8).output
     other = rkit(*words, "-o", tmp_path / "other", "--dimensions", 12)
-    assert "cut to 12 numbers, and were trained for cuts to 16, 8" in other.output
-    assert "cut to 12" in rkit(*words, "-o", tmp_path / "strict", "--dimensions", 12, "--strict", code=2).output
+    assert "truncated to 12 dimensions, and were trained for 16, 8" in other.output
+    assert "truncated to 12" in rkit(*words, "-o", tmp_path / "strict", "--dimensions", 12, "--strict", code=2).output
 
 
 def test_a_number_beyond_half_precision_is_refused():

@@ -308,7 +308,7 @@ WRONG = [
     ({"loss": "contrastiv"}, "did you mean 'contrastive'"),
     ({"loss_options": {"temprature": 1}}, "did you mean 'temperature'"),
     ({"loss_options": {"temperature": 0}}, "'temperature' of loss 'contrastive' cannot be 0"),
-    ({"pooler_options": {"layer": 3}}, "layer 3 was asked for"),
+    ({"pooler_options": {"layer": 3}}, "layer 3 does not exist"),
     ({"encoder_options": {"query_length": 1000}}, "query_length is 1000"),
     ({"precision": "fp16"}, "fp16 needs a GPU"),
     ({"loss": "picky"}, "needs another pooler"),

@@ -8,7 +8,6 @@ A target is a module with its name and a function `write`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,7 +51,6 @@ class ExportOptions:
         queries: Queries, to report the loss in nDCG@10 and R@100 too.
         qrels: The judgements of the queries.
         license: The licence named in the model card, such as "apache-2.0".
-        figures: An output file of `rkit evaluate --json`, whose figures the card shows.
         push: Upload to this repository on the Hugging Face hub; only with --no-dry-run.
         dry_run: List what `push` would upload.
         overwrite: Replace an existing output folder.
@@ -68,7 +66,6 @@ class ExportOptions:
     queries: Annotated[Any, Reads(inputs.queries)] = None
     qrels: Annotated[Any, Reads(inputs.judgements)] = None
     license: str | None = None
-    figures: Sequence[Place] = ()
     push: Annotated[str | None, Flag(metavar="NAME")] = None
     dry_run: bool = True
     overwrite: bool = False
@@ -114,14 +111,14 @@ def export(options: ExportOptions) -> rk.Folder:
                 figures = quantize(retriever, staging, options.texts, options.queries, options.qrels)
                 written = replace(written, figures={**written.figures, **figures})
             read = {"model": describe_input(source, retriever.fingerprint)}
-        text = card_text(source, written, options.license, options.figures).replace("FOLDER", output.name)
+        text = card_text(source, written, options.license).replace("FOLDER", output.name)
         (staging / "README.md").write_text(text, encoding="utf-8")
         recorded = ("to", "length", "quantize", "texts", "queries", "qrels", "license")
         manifest = write_manifest(
             staging,
             "export",
             command="export",
-            options={name: getattr(options, name) for name in recorded} | {"figures": list(options.figures)},
+            options={name: getattr(options, name) for name in recorded},
             inputs=read,
             files=describe_files(staging),
             figures=dict(written.figures),

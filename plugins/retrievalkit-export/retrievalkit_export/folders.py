@@ -16,7 +16,7 @@ _TYPES = "sentence_transformers.models."
 
 
 class ModuleFolders:
-    """Writes the modules of a model in order, starting with the encoder, which is in the folder itself."""
+    """Writer of a model's modules, in order: the encoder into the folder itself, the others into subfolders."""
 
     def __init__(self, folder: Path, encoder: str, settings: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class ModuleFolders:
 
 
 def transformer_settings(lengths: Mapping[str, int], **more: Any) -> tuple[dict[str, Any], list[str]]:
-    """The settings of the Transformer module, and a note if they need a recent release."""
+    """Return the settings of the Transformer module, and a note if they need a recent release."""
     query, document = lengths["query"], lengths["document"]
     settings = {"max_seq_length": max(query, document), "do_lower_case": False, **more}
     if query == document:

@@ -59,7 +59,7 @@ def opened(
 
     Args:
         source: Name or folder.
-        for_tracing: Use attention made of plain operations.
+        for_tracing: Use attention without fused operations, which can be traced.
         length: Maximum number of tokens per text on both sides; None = the model's lengths.
         backend: The library that computes the encoder's layers; None = torch.
 
@@ -85,7 +85,7 @@ def refuse(target: str, problem: str) -> NoReturn:
 
 
 def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, markers: bool = False) -> None:
-    """Refuse encoders that are not plain Hugging Face models with their tokenizers.
+    """Refuse an encoder that is not a plain Hugging Face model with its tokenizer.
 
     Args:
         retriever: The retriever.
@@ -111,7 +111,7 @@ def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, 
 
 
 def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
-    """A batch of texts, and the encoder's states for it."""
+    """Tokenise texts and compute the encoder's states; return the batch and the states."""
     tower = retriever.tower(side)
     batch = tower.collate(tower.tokenize([Text("", text) for text in texts], side), side).to(retriever.device)
     return batch, tower(batch, retriever.pooler.needs.layers_of(side, tower.info))
@@ -119,7 +119,7 @@ def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -
 
 @torch.no_grad()
 def single_vector(retriever: Retriever, target: str) -> SingleVector:
-    """The pooling of a retriever, in terms of `SingleVector`.
+    """Return the `SingleVector` that computes the same vectors as a retriever.
 
     Raises:
         UnsupportedError: A text has several vectors or has weights, or the target does not support the pooling.
@@ -137,7 +137,9 @@ def single_vector(retriever: Retriever, target: str) -> SingleVector:
             name = retriever.description["pooler"]["name"]
             others = ", ".join(str(layer) for layer in states.layers if layer != last)
             if others:
-                refuse(target, f"its pooler '{name}' pools the layers {others} of a {side}, but the target the last")
+                refuse(
+                    target, f"its pooler '{name}' pools the layers {others} of a {side}, but the target pools the last"
+                )
             refuse(target, f"no module of the target computes the vector of a {side} like its pooler '{name}'")
         forms_of_sides.append(candidates[0])
     first, second = forms_of_sides
@@ -153,11 +155,11 @@ def _check_single(retriever: Retriever, pooled: Representation, side: Side, targ
         refuse(target, f"its pooler '{name}' computes weights over the vocabulary{with_vectors}")
     assert pooled.vectors is not None
     if pooled.vectors.shape[1] > 1 or pooled.vector_mask is not None:
-        refuse(target, f"its pooler '{name}' computes several vectors per {side}, but the target one")
+        refuse(target, f"its pooler '{name}' computes several vectors per {side}, but the target supports one")
 
 
 def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
-    """The possible equivalents of a pooler: with its own linear layers, and without."""
+    """Yield candidates for the equivalent of a pooler, with its linear layer and without."""
     pooler: Any = retriever.pooler
     if retriever.description["pooler"]["name"] == "projected":
         options = retriever.description["pooler"]["options"]
@@ -172,7 +174,7 @@ def _candidates(retriever: Retriever) -> Iterator[SingleVector]:
 
 
 def _pooled(form: SingleVector, retriever: Retriever, states: TokenStates, side: Side) -> Tensor:
-    """The vectors (batch, dimension) that an equivalent computes."""
+    """Compute the vectors (batch, dimension) of a candidate."""
     info = retriever.tower(side).info
     options = {"pooling": form.poolings, "normalize": False}
     pooled: Tensor = create("pooler", "projected", info, **options)(states, side).vectors[:, 0]
@@ -205,33 +207,33 @@ def write_encoder(retriever: Retriever, side: Side, folder: Path) -> None:
         if hasattr(module, "base_layer") and not module.merged:
             module.merge()
     tower.save(folder)
-    # Already merged into the weights.
+    # Merged into the weights already.
     (folder / "adapters.safetensors").unlink(missing_ok=True)
 
 
 def prompts(retriever: Retriever) -> dict[str, str]:
-    """The prefix of each side."""
+    """Return the prefix of each side."""
     return {side: tower_of(retriever, side).prefixes[side] for side in SIDES}
 
 
 def tower_of(retriever: Retriever, side: Side) -> Any:
-    """The encoder of a side, which has the attributes of the encoder `transformer`."""
+    """Return the encoder of a side, with the attributes of the encoder `transformer` (untyped)."""
     return retriever.tower(side)
 
 
 def lengths(retriever: Retriever) -> dict[str, int]:
-    """Maximum number of tokens per text of each side."""
+    """Return the maximum number of tokens per text, by side."""
     return {side: tower_of(retriever, side).lengths[side] for side in SIDES}
 
 
 def title_note(retriever: Retriever, library: str) -> str:
-    """Instructions for passages with a title."""
+    """Return instructions for passages with a title."""
     joining = tower_of(retriever, "document").title
     if joining == "space":
         return f'{library} encodes a passage as a single text: pass "TITLE TEXT", as in training.'
     if joining == "none":
         return f"{library} encodes a passage as a single text: pass it without its title, as in training."
     return (
-        f'{library} encodes a passage as a single text, but rkit title and text as a pair: pass "TITLE TEXT". '
+        f'{library} encodes a passage as a single text, but rkit encodes title and text as a pair: pass "TITLE TEXT". '
         f"Vectors of passages with a title differ a little from rkit's; those of texts without a title are equal."
     )

@@ -106,12 +106,12 @@ def write(retriever: Retriever, folder: Path) -> Written:
 
 @torch.no_grad()
 def _output(retriever: Retriever) -> str:
-    """The kind of output of a text: "vectors" or "weights"."""
+    """Return the name of the graph's output: "vectors" or "weights"."""
     pooled = {side: retriever.pooler(states_of(retriever, side)[1], side) for side in SIDES}
     name = retriever.description["pooler"]["name"]
     for side, texts in pooled.items():
         if texts.vectors is not None and (texts.vectors.shape[1] > 1 or texts.vector_mask is not None):
-            refuse(_NAME, f"its pooler '{name}' computes several vectors per {side}, but the graph one")
+            refuse(_NAME, f"its pooler '{name}' computes several vectors per {side}, but the graph supports one")
         if texts.vectors is not None and texts.weights is not None:
             refuse(_NAME, f"its pooler '{name}' computes weights in addition to a vector, but the graph has one output")
     if retriever.pooler.needs.mask_filled:
@@ -134,7 +134,7 @@ def _same(retriever: Retriever) -> bool:
 
 
 def _single(pooled: Representation) -> Tensor:
-    """The vectors (batch, dimension) or the weights (batch, vocabulary)."""
+    """Return the vectors (batch, dimension) or the weights (batch, vocabulary)."""
     output = pooled.weights if pooled.vectors is None else pooled.vectors[:, 0]
     assert output is not None
     return output
@@ -164,7 +164,7 @@ class _Graph(nn.Module):
         self.layers = self.pooler.needs.layers_of(side, self.tower.info)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(batch, dimension), from token ids and their mask, both (batch, tokens)."""
+        """Compute the output (batch, dimension) from token ids and their mask, both (batch, tokens)."""
         special = (input_ids[:, :, None] == self.special).any(dim=2) & attention_mask.bool()
         states = self.tower(Batch(input_ids, attention_mask, special), self.layers)
         # A plain function instead of a `VocabularyHead`, which fuses its product and pooling in data-dependent loops.
@@ -217,7 +217,7 @@ def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
 
 @torch.no_grad()
 def _verify(retriever: Retriever, side: Side, path: Path) -> float:
-    """The smallest cosine between the graph's vectors and torch's."""
+    """Return the smallest cosine between the graph's vectors and torch's."""
     batch, states = states_of(retriever, side)
     expected = _single(retriever.pooler(states, side)).cpu()
     opened = session(path)

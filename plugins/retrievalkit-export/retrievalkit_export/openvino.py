@@ -26,7 +26,7 @@ NAMES: dict[Precision, str] = {"fp32": "openvino_model.xml", "int8": "openvino_m
 _EXAMPLE = """\
 from sentence_transformers import SentenceTransformer  # pip install 'sentence-transformers[openvino]'
 
-# Of several graphs in FOLDER/openvino, "file_name" is the one to open.
+# "file_name" selects one of the graphs in FOLDER/openvino.
 model = SentenceTransformer("FOLDER", backend="openvino", model_kwargs={"file_name": "openvino_model.xml"})
 scores = model.similarity(model.encode_query(["a question"]), model.encode_document(["a passage"]))"""
 

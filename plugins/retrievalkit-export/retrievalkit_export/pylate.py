@@ -47,7 +47,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
         refuse(_NAME, f"its pooler is '{name}', but the target needs a vector per token (pooler 'colbert')")
     tower = tower_of(retriever, "document")
     if pooler.layer != tower.info.layers:
-        refuse(_NAME, f"its vectors come from layer {pooler.layer}, but the target's from the last layer")
+        refuse(_NAME, f"its vectors come from layer {pooler.layer}, but the target uses the last layer")
     if not pooler.normalize:
         refuse(_NAME, "its vectors are not normalised, but the target's are")
     write_encoder(retriever, "document", folder)

@@ -96,15 +96,15 @@ def write(retriever: Retriever, folder: Path) -> Written:
         notes.append("PASSAGES is a folder of JSON lines with id, title and text.")
         if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
             notes.append(
-                "Pyserini adds the prefix between title and text, rkit in front of both: vectors of passages with a "
-                "title differ. Prepend the title to the text, and encode with --fields text."
+                "Pyserini adds the prefix between title and text, rkit adds it in front of both: vectors of passages "
+                "with a title differ. Prepend the title to the text, and encode with --fields text."
             )
     example, tags = f"{encode}\n{search}", ["pyserini", "feature-extraction"]
     return Written(library="pyserini", language="bash", example=example, notes=notes, tags=tags)
 
 
 def _flags(retriever: Retriever) -> dict[str, str]:
-    """The options of the encoder `auto` for each side."""
+    """Return the options of the encoder `auto` for each side."""
     form = single_vector(retriever, _NAME)
     if form.layers:
         refuse(_NAME, "a linear layer follows its pooling, but the encoder 'auto' has none")
@@ -115,7 +115,7 @@ def _flags(retriever: Retriever) -> dict[str, str]:
 
 
 def _prefix(prompt: str, side: str) -> str:
-    """The prefix as Pyserini expects it: Pyserini appends a space."""
+    """Return the option for a prefix, without its last space, which Pyserini appends."""
     if not prompt:
         return ""
     if prompt != f"{prompt.strip()} ":

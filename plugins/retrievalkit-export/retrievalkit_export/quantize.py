@@ -33,7 +33,7 @@ _BATCH = 32
 
 
 def quantize(retriever: Retriever, folder: Path, texts: str, queries: str | None, qrels: str | None) -> dict[str, Any]:
-    """Write an int8 graph next to each graph of the folder, and measure its loss on the texts that the options name.
+    """Write an int8 graph next to each graph of the folder, and measure its loss on texts.
 
     Returns:
         The minimum and mean cosine of quantised and original vectors, for OpenVINO also the share of the ten nearest

@@ -77,9 +77,12 @@ def check_splade(retriever: Retriever, target: str) -> None:
         batch, states = states_of(retriever, side)  # type: ignore[arg-type]
         pooled = retriever.pooler(states, side)
         if pooled.weights is None:
-            refuse(target, f"its pooler '{name}' computes vectors, but the target weights over the vocabulary")
+            refuse(target, f"its pooler '{name}' computes vectors, but the target needs weights over the vocabulary")
         if pooled.vectors is not None:
-            refuse(target, f"its pooler '{name}' computes a vector in addition to the weights, but the target does not")
+            refuse(
+                target,
+                f"its pooler '{name}' computes a vector in addition to the weights, which the target does not support",
+            )
         assert states.head is not None
         logits = states.head(states.last) * batch.attention_mask[:, :, None]
         expected = logits.relu().log1p().amax(dim=1)

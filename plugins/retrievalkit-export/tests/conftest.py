@@ -1,4 +1,4 @@
-"""Checkpoints of a tiny model, and the command."""
+"""Fixtures: checkpoints of a tiny model, and the command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.models.retriever import Retriever
 
-# Other libraries take a passage as one text.
+# Other libraries encode a passage as a single text.
 AS_OTHERS = {"query_length": 32, "document_length": 100, "title": "space"}
 
 
 @pytest.fixture
 def checkpoint(tiny_model, tmp_path):
-    """Saves an untrained retriever as a checkpoint."""
+    """Function that saves an untrained retriever as a checkpoint."""
 
     def save(pooler, encoder=None, *, separate_towers=False, **options):
         if pooler not in registry.names("pooler"):
@@ -36,7 +36,7 @@ def checkpoint(tiny_model, tmp_path):
 
 @pytest.fixture
 def export(tmp_path):
-    """Runs `rkit export`: the folder, or the message of a refusal."""
+    """Function that runs `rkit export` and returns the folder, or the error message."""
 
     def run(source, to, *options):
         output = tmp_path / "exported"

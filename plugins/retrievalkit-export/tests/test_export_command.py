@@ -1,11 +1,10 @@
-"""`rkit export` and `rk.export`: the folder, its card, and what --push would upload."""
+"""`rkit export` and `rk.export`: the folder, its model card, and the uploads of --push."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from click.testing import CliRunner
+from huggingface_hub import ModelCard
 
 import retrievalkit as rk
 from retrievalkit import storage
@@ -17,45 +16,34 @@ def run(*words):
     return CliRunner().invoke(main, ["export", *map(str, words)])
 
 
-def test_the_card_says_how_it_was_made(checkpoint, tmp_path):
-    """The command, the data, the figures and the licence; without paths of this machine."""
-    source = checkpoint("mean")
-    described = {"model": "bert", "training": {"epochs": 2, "batch_size": 8}}
-    inputs = {"examples": {"path": "/home/somebody/train.jsonl", "fingerprint": "f"}}
-    storage.write_manifest(source, "checkpoint", command="train", options=described, inputs=inputs)
-    (tmp_path / "nq.json").write_text(json.dumps({"metrics": {"nDCG@10": 0.5}, "queries": 3}))
-    words = ("--to", "sentence-transformers", "--license", "apache-2.0", "--figures", tmp_path / "nq.json")
-    assert run(source, tmp_path / "out", *words).exit_code == 0
-    card = (tmp_path / "out" / "README.md").read_text()
-    for part in (
-        "license: apache-2.0",
-        "library_name: sentence-transformers",
-        'SentenceTransformer("out")',
-        "| command | rkit train |",
-        "| training | epochs 2, batch_size 8 |",
-        "| data: examples | train.jsonl |",
-        "| nDCG@10 (nq) | 0.5 |",
-    ):
-        assert part in card
-    assert "somebody" not in card
+def test_card_of_a_trained_checkpoint(tiny_model, tiny_collection, tmp_path):
+    """The card has the example of the library, the licence, and the facts of the checkpoint's own card."""
+    data = {"corpus": tiny_collection.corpus, "output": tmp_path / "checkpoint"}
+    rk.train(tiny_model, tiny_collection.folder, epochs=1, limit=16, encoder_options={"title": "space"}, **data)
+    rk.export(tmp_path / "checkpoint", tmp_path / "out", to="sentence-transformers", license="apache-2.0")
+    card = ModelCard.load(tmp_path / "out" / "README.md", ignore_metadata_errors=True)
+    assert (card.data.license, card.data.library_name) == ("apache-2.0", "sentence-transformers")
+    assert 'SentenceTransformer("out")' in card.text
+    assert "| examples | 16 from " in card.text
+    assert str(tmp_path) not in str(card)
     assert storage.kind_of(tmp_path / "out") == "export"
 
 
-def test_python_writes_what_the_command_writes(checkpoint, tmp_path):
-    """A second call keeps the folder."""
+def test_python_and_the_command_write_equal_folders(checkpoint, tmp_path):
+    """An existing folder is not replaced."""
     source = checkpoint("mean")
-    made = rk.export(source, tmp_path / "made", to="sentence-transformers", license="apache-2.0")
+    exported = rk.export(source, tmp_path / "exported", to="sentence-transformers", license="apache-2.0")
     assert run(source, tmp_path / "typed", "--to", "sentence-transformers", "--license", "apache-2.0").exit_code == 0
     typed = rk.Folder(tmp_path / "typed")
-    assert made.manifest["options"] == typed.manifest["options"]
-    assert made.manifest["files"].keys() == typed.manifest["files"].keys()
-    assert made.manifest["files"]["model.safetensors"] == typed.manifest["files"]["model.safetensors"]
+    assert exported.manifest["options"] == typed.manifest["options"]
+    assert exported.manifest["files"].keys() == typed.manifest["files"].keys()
+    assert exported.manifest["files"]["model.safetensors"] == typed.manifest["files"]["model.safetensors"]
     with pytest.raises(RetrievalkitError, match="exists already"):
-        rk.export(source, tmp_path / "made", to="sentence-transformers")
+        rk.export(source, tmp_path / "exported", to="sentence-transformers")
 
 
-def test_push_is_dry_unless_told_otherwise(checkpoint, tmp_path):
-    """Every file but the manifest, whose paths are those of this machine."""
+def test_push_only_lists_the_files_by_default(checkpoint, tmp_path):
+    """All files except the manifest, which contains local paths."""
     result = run(checkpoint("mean"), tmp_path / "out", "--to", "sentence-transformers", "--push", "me/model")
     assert result.exit_code == 0
     listed = [line.split(": ", 1)[1].split(" (")[0] for line in result.stdout.splitlines() if "would be" in line]
@@ -64,8 +52,7 @@ def test_push_is_dry_unless_told_otherwise(checkpoint, tmp_path):
     assert "Nothing was uploaded." in result.stdout
 
 
-def test_a_hub_that_cannot_be_reached_is_one_message(checkpoint, tmp_path):
-    """Before anything is written."""
+def test_an_unreachable_hub_is_reported_before_anything_is_written(checkpoint, tmp_path):
     words = ("--to", "sentence-transformers", "--push", "me/model", "--no-dry-run")
     result = run(checkpoint("mean"), tmp_path / "out", *words)
     assert result.exit_code == 1
@@ -87,14 +74,14 @@ def test_a_hub_that_cannot_be_reached_is_one_message(checkpoint, tmp_path):
         ({"to": "onnx", "quantize": "int8", "texts": ["a"], "queries": ["q"]}, InputError, "needed together"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(tmp_path, options, error, reason):
+def test_options_without_effect_are_refused(tmp_path, options, error, reason):
     with pytest.raises(error, match=reason):
         rk.export("model", tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["vectors", "index"])
-def test_vectors_become_no_model(tmp_path, kind):
+def test_vectors_cannot_be_exported_as_a_model(tmp_path, kind):
     (tmp_path / "in").mkdir()
     storage.write_manifest(tmp_path / "in", kind, command="encode", options={})
     with pytest.raises(InputError, match="onnx needs a model"):

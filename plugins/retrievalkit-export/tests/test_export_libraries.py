@@ -1,6 +1,6 @@
-"""Checkpoints go to other libraries and models of these come back, with equal vectors.
+"""Exports to other libraries, and models of these libraries in rkit, have equal vectors.
 
-PyLate wants other releases than ours of the libraries below it: RKIT_PYLATE names the Python of its environment.
+PyLate needs other releases of its dependencies: RKIT_PYLATE is the Python interpreter of its environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PASSAGES = [
 ]
 TEXTS = {"query": QUERIES, "document": [f"{title} {text}".strip() for title, text in PASSAGES]}
 PARTS = {"query": [("", text) for text in QUERIES], "document": PASSAGES}
-"""Queries and passages as other libraries take them, one text each, and as (title, text) pairs."""
+"""Queries and passages as single texts for other libraries, and as (title, text) pairs."""
 
 PREFIXES = {"query_prefix": "query: ", "document_prefix": "passage: "}
 SPLADE = {"views": "sparse", "pooled_tokens": "all"}
@@ -41,8 +41,8 @@ SINGLE = [
         "projected",
         {"pooling": ("mean", "cls"), "dimensions": (24, 8), "activations": ("tanh", "identity"), "normalize": True},
     ),
-    ("projected", {"pooling": ("cls", "max", "weighted_mean")}),  # in sentence-transformers' older order
-    ("self_contrastive", {"layers": (1, 2)}),  # only training has other vectors
+    ("projected", {"pooling": ("cls", "max", "weighted_mean")}),  # in the order of the older format
+    ("self_contrastive", {"layers": (1, 2)}),  # its vectors differ only in training
     ("dense_sparse", {"views": "dense", "dimension": 16}),  # a linear layer of a plugin
 ]
 LATE = [
@@ -52,27 +52,27 @@ LATE = [
 ]
 
 
-def by_us(source):
-    """The vectors, or the weights, of each text as rows."""
-    ours, found = open_retriever(source).to("cpu"), {}
+def by_rkit(source):
+    """Encode the texts with rkit; returns the vectors or weights of each text as rows."""
+    retriever, rows = open_retriever(source).to("cpu"), {}
     for side, texts in PARTS.items():
-        made = ours.encode(texts, side)
-        if made.weights is not None:
-            found[side] = [row[None].numpy() for row in made.weights]
+        encoded = retriever.encode(texts, side)
+        if encoded.weights is not None:
+            rows[side] = [weights[None].numpy() for weights in encoded.weights]
         else:
-            masks = [slice(None)] * len(texts) if made.vector_mask is None else made.vector_mask
-            found[side] = [made.vectors[row][masks[row]].numpy() for row in range(len(texts))]
-    return found
+            masks = [slice(None)] * len(texts) if encoded.vector_mask is None else encoded.vector_mask
+            rows[side] = [encoded.vectors[row][masks[row]].numpy() for row in range(len(texts))]
+    return rows
 
 
-def assert_equal_vectors(model, found):
-    """Cosines of 0.99999, and equal lengths."""
-    for side, rows in by_us(model).items():
+def assert_equal_vectors(model, vectors):
+    """Check that vectors have cosines above 0.99999 and equal lengths."""
+    for side, rows in by_rkit(model).items():
         for row, expected in enumerate(rows):
-            given = np.atleast_2d(np.asarray(found[side][row], dtype=np.float32))
-            assert given.shape == expected.shape, (side, row)
-            norms = [np.linalg.norm(one, axis=1) for one in (expected, given)]
-            assert ((expected * given).sum(axis=1) >= 0.99999 * norms[0] * norms[1] - 1e-9).all(), (side, row)
+            computed = np.atleast_2d(np.asarray(vectors[side][row], dtype=np.float32))
+            assert computed.shape == expected.shape, (side, row)
+            norms = [np.linalg.norm(matrix, axis=1) for matrix in (expected, computed)]
+            assert ((expected * computed).sum(axis=1) >= 0.99999 * norms[0] * norms[1] - 1e-9).all(), (side, row)
             assert norms[1] == pytest.approx(norms[0], rel=1e-3)
 
 
@@ -103,7 +103,7 @@ def assert_equal_vectors(model, found):
         ("onnx", "dense_sparse", {"top_k": 20}, "weights in addition to a vector"),
     ],
 )
-def test_what_a_library_cannot_say_is_refused(checkpoint, export, to, pooler, options, reason):
+def test_checkpoints_without_an_equivalent_are_refused(checkpoint, export, to, pooler, options, reason):
     assert reason in export(checkpoint(pooler, **options), to)
 
 
@@ -118,20 +118,20 @@ def library():
 
 
 def encoded(model):
-    found = {side: getattr(model, f"encode_{side}")(texts) for side, texts in TEXTS.items()}
-    return {side: list(one.to_dense().numpy() if hasattr(one, "to_dense") else one) for side, one in found.items()}
+    rows = {side: getattr(model, f"encode_{side}")(texts) for side, texts in TEXTS.items()}
+    return {side: list(part.to_dense().numpy() if hasattr(part, "to_dense") else part) for side, part in rows.items()}
 
 
 @pytest.mark.parametrize(("pooler", "options"), SINGLE)
-def test_sentence_transformers_opens_the_folder_and_so_do_we(library, checkpoint, export, pooler, options):
-    """With prompts, and with a length of each side."""
+def test_sentence_transformers_and_rkit_open_the_export(library, checkpoint, export, pooler, options):
+    """With prompts, and a length per side."""
     source = checkpoint(pooler, PREFIXES, **options)
     folder = export(source, "sentence-transformers")
     assert_equal_vectors(source, encoded(library.SentenceTransformer(str(folder), device="cpu")))
-    assert_equal_vectors(folder, by_us(source))
+    assert_equal_vectors(folder, by_rkit(source))
 
 
-def test_lora_goes_along_in_the_weights(library, checkpoint, export):
+def test_lora_adapters_are_merged_into_the_weights(library, checkpoint, export):
     source = checkpoint("mean", {"lora_rank": 2})
     retriever = Retriever.load(source, "cpu")
     with torch.no_grad():
@@ -144,29 +144,29 @@ def test_lora_goes_along_in_the_weights(library, checkpoint, export):
 
 
 @pytest.mark.parametrize("title", ["pair", "none"])
-def test_titles_are_encoded_as_they_were_before_an_export(checkpoint, export, title):
+def test_an_export_keeps_the_encoding_of_titles(checkpoint, export, title):
     source = checkpoint("mean", {"title": title})
-    assert_equal_vectors(export(source, "sentence-transformers"), by_us(source))
+    assert_equal_vectors(export(source, "sentence-transformers"), by_rkit(source))
 
 
-def test_one_length_for_both_sides(checkpoint, export):
-    """As releases of the library before 6 want it: they stop at a length of each side."""
+def test_length_sets_one_length_for_both_sides(checkpoint, export):
+    """Releases before 6 do not support a length per side."""
     folder = export(checkpoint("mean"), "sentence-transformers", "--length", 50)
     settings = json.loads((folder / "sentence_bert_config.json").read_text())
     assert settings == {"max_seq_length": 50, "do_lower_case": False}
 
 
 @pytest.mark.parametrize("top_k", [None, 8])
-def test_a_sparse_encoder_opens_the_folder_and_so_do_we(library, checkpoint, export, top_k):
+def test_sparse_encoder_and_rkit_open_the_export(library, checkpoint, export, top_k):
     source = checkpoint("dense_sparse", {"query_prefix": "what "}, top_k=top_k, **SPLADE)
     folder = export(source, "sparse-encoder")
-    found = encoded(library.SparseEncoder(str(folder), device="cpu"))
-    assert_equal_vectors(source, found)
-    assert_equal_vectors(folder, found)
+    weights = encoded(library.SparseEncoder(str(folder), device="cpu"))
+    assert_equal_vectors(source, weights)
+    assert_equal_vectors(folder, weights)
 
 
 @pytest.mark.parametrize("most", [None, 8])
-def test_a_sparse_encoder_is_taken(library, checkpoint, tiny_model, tmp_path, most):
+def test_sparse_encoder_models_are_read(library, checkpoint, tiny_model, tmp_path, most):
     checkpoint("dense_sparse", top_k=20)  # skips without that plugin
     model = library.SparseEncoder(tiny_model, max_active_dims=most, prompts={"query": "what "}, device="cpu")
     model.save(str(tmp_path / "published"))
@@ -175,7 +175,7 @@ def test_a_sparse_encoder_is_taken(library, checkpoint, tiny_model, tmp_path, mo
 
 @pytest.fixture
 def published(library, tiny_model, tmp_path):
-    """Saves a model of the library made of modules above the tiny model."""
+    """Function that saves a sentence-transformers model: the tiny model with more modules."""
 
     def save(*modules, **options):
         first = library.models.Transformer(tiny_model)
@@ -187,8 +187,8 @@ def published(library, tiny_model, tmp_path):
     return save
 
 
-def test_projections_and_several_poolings_are_taken(library, published):
-    """Poolings side by side, linear layers with and without bias and function, prompts and the length."""
+def test_models_with_projections_and_several_poolings_are_read(library, published):
+    """Concatenated poolings, linear layers with and without bias and activation, prompts, the length."""
     models, identity = library.models, torch.nn.Identity()
     layers = [models.Dense(64, 24), models.Dense(24, 8, bias=False, activation_function=identity), models.Normalize()]
     prompts = {"query": "query: ", "document": "passage: "}
@@ -196,14 +196,14 @@ def test_projections_and_several_poolings_are_taken(library, published):
     assert_equal_vectors(folder, encoded(model))
 
 
-def test_every_pooling_is_taken(library, published):
+def test_models_with_every_pooling_are_read(library, published):
     modes = ("weightedmean", "mean_sqrt_len_tokens", "lasttoken", "cls", "max", "mean")
     folder, model = published(library.models.Pooling(32, pooling_mode=modes), similarity_fn_name="dot")
     assert_equal_vectors(folder, encoded(model))
 
 
-def test_a_checkpoint_that_starts_from_such_a_model_joins_titles_in_its_way(library, published, tmp_path):
-    """A named pooler starts a model of our own, with title and text as a pair."""
+def test_training_from_such_a_model_keeps_its_encoding_of_titles(library, published, tmp_path):
+    """With a named pooler instead, title and text are a pair."""
     folder, model = published(library.models.Pooling(32), similarity_fn_name="dot")
     for pooler, title in ((None, "space"), ("mean", "pair")):
         (tmp_path / title).mkdir()
@@ -212,19 +212,20 @@ def test_a_checkpoint_that_starts_from_such_a_model_joins_titles_in_its_way(libr
     assert_equal_vectors(tmp_path / "space", encoded(model))
 
 
-def test_a_projection_survives_training_and_search(library, published, tmp_path):
-    """A checkpoint that starts from such a model has its weights, not random ones."""
+def test_checkpoints_and_descriptions_keep_the_projection_of_the_model(library, published, tmp_path):
+    """The projection is not initialised at random."""
     folder, _ = published(library.models.Pooling(32), library.models.Dense(32, 8))
     (tmp_path / "saved").mkdir()
-    made = Retriever.create(folder)
-    made.save(tmp_path / "saved")
-    expected = made.encode([("", "peru")], "query").vectors
-    for one in (Retriever.load(tmp_path / "saved", "cpu"), Retriever.from_description(made.description, "cpu")):
-        np.testing.assert_allclose(one.encode([("", "peru")], "query").vectors, expected, rtol=1e-5, atol=1e-6)
+    created = Retriever.create(folder)
+    created.save(tmp_path / "saved")
+    expected = created.encode([("", "peru")], "query").vectors
+    loaded = Retriever.load(tmp_path / "saved", "cpu")
+    for retriever in (loaded, Retriever.from_description(created.description, "cpu")):
+        np.testing.assert_allclose(retriever.encode([("", "peru")], "query").vectors, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_multi_vector_encoder_is_taken(tiny_model, tmp_path):
-    """sentence-transformers' own models of late interaction."""
+def test_multi_vector_encoder_models_are_read(tiny_model, tmp_path):
+    """Late interaction in sentence-transformers."""
     library = pytest.importorskip("sentence_transformers", minversion="6", reason="sentence-transformers 6 is missing")
     model = library.MultiVectorEncoder(str(tiny_model), device="cpu")
     model.save(str(tmp_path / "published"))
@@ -249,19 +250,20 @@ if make is not None:
         model.append(models.Dense(16, 8, bias=False))
     model.save(folder)
 model = models.ColBERT(folder, device="cpu")
-found = {side: model.encode(some, is_query=side == "query") for side, some in texts.items()}
-np.savez(folder + "/found.npz", **{f"{side}{row}": one for side, rows in found.items() for row, one in enumerate(rows)})
+vectors = {side: model.encode(some, is_query=side == "query") for side, some in texts.items()}
+named = {f"{side}{row}": matrix for side, rows in vectors.items() for row, matrix in enumerate(rows)}
+np.savez(folder + "/vectors.npz", **named)
 """
 
 
 def by_pylate(folder, make=None):
-    """The vectors of a folder in PyLate, which may make it before."""
-    given = json.dumps([TEXTS, str(folder), make])
-    ended = subprocess.run([PYLATE, "-c", _PROGRAM], input=given, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found = np.load(folder / "found.npz")
-    (folder / "found.npz").unlink()
-    return {side: [found[f"{side}{row}"] for row in range(len(texts))] for side, texts in TEXTS.items()}
+    """Encode the texts in PyLate, with a model that it creates first if `make` is set."""
+    task = json.dumps([TEXTS, str(folder), make])
+    done = subprocess.run([PYLATE, "-c", _PROGRAM], input=task, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    vectors = np.load(folder / "vectors.npz")
+    (folder / "vectors.npz").unlink()
+    return {side: [vectors[f"{side}{row}"] for row in range(len(texts))] for side, texts in TEXTS.items()}
 
 
 @with_pylate
@@ -273,9 +275,9 @@ def test_pylate_opens_the_folder_with_equal_vectors(checkpoint, export, options)
 
 
 @pytest.mark.parametrize("options", LATE)
-def test_a_late_interaction_that_was_exported_is_read_again(checkpoint, export, options):
+def test_rkit_opens_its_export_to_pylate_with_equal_vectors(checkpoint, export, options):
     source = checkpoint("colbert", **options)
-    assert_equal_vectors(export(source, "pylate"), by_us(source))
+    assert_equal_vectors(export(source, "pylate"), by_rkit(source))
 
 
 @with_pylate
@@ -289,8 +291,8 @@ def test_a_late_interaction_that_was_exported_is_read_again(checkpoint, export, 
         ({"attend_to_expansion_tokens": True, "skiplist_words": ["the"]}, False),
     ],
 )
-def test_a_model_of_pylate_is_taken(tiny_model, tmp_path, options, second):
-    """Its markers, lengths, masks, skipped words, and linear layers one after the other."""
+def test_pylate_models_are_read(tiny_model, tmp_path, options, second):
+    """Markers, lengths, masks, skipped words, and two successive linear layers."""
     make = {"model": str(tiny_model), "options": {"document_length": 100, **options}, "second": second}
     assert_equal_vectors(tmp_path / "published", by_pylate(tmp_path / "published", make))
 
@@ -306,24 +308,24 @@ def runtime():
 
 
 def by_graph(runtime, folder):
-    """The output for each text by onnxruntime and tokenizers alone, as the README of the export says."""
+    """Compute the output for each text with onnxruntime and tokenizers, as in the README of the export."""
     from tokenizers import Tokenizer
 
     described = json.loads((folder / "tokenization.json").read_text())
-    found = {}
+    outputs = {}
     for side, texts in TEXTS.items():
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.enable_truncation(described[side]["max_length"])
         tokenizer.enable_padding(pad_id=described["padding_id"])
         tokens = tokenizer.encode_batch([described[side]["prefix"] + text for text in texts])
-        one = folder / "model.onnx"
-        session = runtime.InferenceSession(str(one if one.exists() else folder / f"{side}.onnx"))
+        shared = folder / "model.onnx"
+        session = runtime.InferenceSession(str(shared if shared.exists() else folder / f"{side}.onnx"))
         inputs = {
-            "input_ids": np.array([one.ids for one in tokens]),
-            "attention_mask": np.array([one.attention_mask for one in tokens]),
+            "input_ids": np.array([text.ids for text in tokens]),
+            "attention_mask": np.array([text.attention_mask for text in tokens]),
         }
-        found[side] = list(session.run(None, inputs)[0])
-    return found
+        outputs[side] = list(session.run(None, inputs)[0])
+    return outputs
 
 
 @pytest.mark.slow
@@ -340,8 +342,8 @@ def by_graph(runtime, folder):
         ("cls", {"separate_towers": True}),
     ],
 )
-def test_onnxruntime_gives_equal_vectors(runtime, checkpoint, export, pooler, options):
-    """Poolers that no other library has, too: a graph can say anything that makes one vector of a text."""
+def test_onnxruntime_computes_equal_vectors(runtime, checkpoint, export, pooler, options):
+    """Also with poolers that no other library has: a graph can compute any single vector."""
     source = checkpoint(pooler, {"query_prefix": "what "}, **options)
     folder = export(source, "onnx")
     assert not isinstance(folder, str), folder
@@ -350,8 +352,8 @@ def test_onnxruntime_gives_equal_vectors(runtime, checkpoint, export, pooler, op
 
 
 @pytest.mark.slow
-def test_quantisation_states_its_loss(runtime, checkpoint, export, tmp_path):
-    """The cosine with the vectors of 32 bits, and what an exact search loses."""
+def test_quantisation_reports_its_loss(runtime, checkpoint, export, tmp_path):
+    """Cosines with the fp32 vectors, and the metrics of an exact search before and after."""
     import retrievalkit_testing as testing
 
     data = testing.tiny_collection(tmp_path / "countries")

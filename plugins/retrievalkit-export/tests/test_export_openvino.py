@@ -1,4 +1,4 @@
-"""OpenVINO's graphs of a checkpoint, in fp32 and int8, give equal vectors in OpenVINO and in retrievalkit."""
+"""OpenVINO graphs of a checkpoint, in fp32 and int8, have equal vectors in OpenVINO and in retrievalkit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(*words):
 
 
 def by_openvino(folder, name, texts):
-    """Mean pooling of the states that OpenVINO computes, with the tokenizer of the folder."""
+    """Compute mean vectors with OpenVINO and the tokenizer of the folder."""
     import openvino
     from tokenizers import Tokenizer
 
@@ -62,7 +62,7 @@ def by_openvino(folder, name, texts):
 
 
 @pytest.mark.parametrize("precision", GRAPHS)
-def test_openvino_and_rkit_give_equal_vectors(exported, precision, tmp_path):
+def test_openvino_and_rkit_compute_equal_vectors(exported, precision, tmp_path):
     checkpoint, folder, data = exported
     texts = [f"{passage.title} {passage.text}".strip() for passage in open_corpus(data.corpus)]
     vectors = by_openvino(folder, GRAPHS[precision], texts)
@@ -90,7 +90,7 @@ def test_a_second_export_keeps_the_graph_in_int8(exported, tmp_path):
     np.testing.assert_array_equal(first, second)
 
 
-def test_the_loss_is_stated(exported):
+def test_quantisation_reports_its_loss(exported):
     figures = json.loads((exported[1] / "manifest.json").read_text())["figures"]
     assert 50 < float(figures["int8: ten nearest texts as in fp32"].rstrip("%")) <= 100
     assert 0.98 < figures["int8 cosine with fp32, least"] <= figures["int8 cosine with fp32, mean"] < 1

@@ -25,7 +25,7 @@ class NarrowLayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` that computes in float32 and returns bf16 under a processor's mixed precision in bf16."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as the base class calls it
-        """The norm."""
+        """Return the normalised input."""
         mixed = input.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if not mixed or torch.get_autocast_dtype("cpu") != torch.bfloat16:
             return super().forward(input)

@@ -40,6 +40,7 @@ from retrievalkit.models.encoders.lora import add_adapters, four_bits, save_adap
 from retrievalkit.models.encoders.narrow_norms import use_narrow_norms
 from retrievalkit.models.pretrained import (
     check_attention,
+    check_missing,
     code_refused,
     load_pretrained,
     locate_model,
@@ -246,10 +247,7 @@ class Transformer(Encoder):
                 f"Train it (rkit pretrain --pretrainer mlm), or start at random: --set encoder.new_vocabulary_head=true"
             )
             raise InputError(msg)
-        if missing := sorted(set(missing) - set(of_head)):
-            lacking = f"{len(missing)} tensors of its architecture ({self.config.model_type}), such as '{missing[0]}'"
-            msg = f"the weights of '{self.source}' lack {lacking}: they would be random. Check the model folder."
-            raise InputError(msg)
+        check_missing([name for name in missing if name not in of_head], self.source)
         if self.new_head_bias and of_head:
             if (bias := model.get_output_embeddings().bias) is None:
                 msg = f"new_head_bias is {self.new_head_bias}, and the new head of '{self.source}' has no bias."
@@ -261,7 +259,7 @@ class Transformer(Encoder):
         return model
 
     def token_ids(self, tokens: Sequence[str]) -> list[int]:
-        """Return the ids of tokens that are in the vocabulary, alone or as the first piece of a word."""
+        """Return the ids of tokens in the vocabulary, at the beginning of a word and within a word."""
         vocabulary = self.tokenizer.get_vocab()
         pieces = self.tokenizer(list(tokens), add_special_tokens=False)["input_ids"] if tokens else []
         known = [vocabulary[token] for token in tokens if token in vocabulary]

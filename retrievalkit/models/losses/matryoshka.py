@@ -14,9 +14,9 @@ _ROUNDING = 1e-2
 
 
 class Matryoshka(Loss):
-    """Matryoshka representation learning (MRL): applies another loss to whole and to truncated vectors.
+    """Matryoshka representation learning (MRL): another loss, applied to whole and to truncated vectors.
 
-        L = loss(q, d)  +  sum over dimensions m of  c_m loss(q[:m], d[:m])                      (Eq. 1 of the paper)
+        L = loss(q, d)  +  sum over dimensions m of  c_m loss(q[:m], d[:m])             (Eq. 1 of Kusupati et al. 2022)
 
         rkit train --loss "matryoshka(contrastive)" --set loss.matryoshka.dimensions=192,96,48 ...
         rkit encode CHECKPOINT CORPUS --dimensions 96 --output vectors

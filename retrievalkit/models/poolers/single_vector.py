@@ -115,7 +115,10 @@ class Mean(SingleVector):
 
 
 class Max(SingleVector):
-    """Max pooling: one vector per text, the maximum of each dimension over its tokens, special tokens included."""
+    """Max pooling: one vector per text, the maximum of each dimension over its tokens, special tokens included.
+
+    rkit train --model bert-base-uncased --pooler max ...
+    """
 
     pooling = ("max",)
 

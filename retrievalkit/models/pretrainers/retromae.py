@@ -22,12 +22,12 @@ _DEVIATION = 0.02
 
 
 class RetroMAE(Pretrainer):
-    """RetroMAE: masked language modelling, and a one-layer decoder that predicts every token from the [CLS] vector.
+    """RetroMAE (Xiao et al. 2022): masked language modelling, and a small decoder that predicts the text from [CLS].
 
     With h the last state of [CLS] in the masked text, E the embeddings of the unmasked text and P positions:
 
         queries = P + h;  keys and values = [h, E_1, ..., E_n]
-        loss = CE of the masked tokens by the encoder + CE of all tokens by the decoder
+        loss = CE of the masked tokens by the encoder + CE of all tokens by the decoder (one layer)
 
     Each position attends to h and to its own random fraction of the other positions, never to itself. The decoder uses
     the encoder's embeddings and vocabulary head and trains both. It has its own position embeddings, for encoders

@@ -1,4 +1,4 @@
-"""Attention with dropout on a CPU: torch's own where it has any, and in bf16 what the plain expression gives."""
+"""Attention with dropout on a CPU equals torch's, and in bf16 the plain expression up to rounding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inputs(*shape, **options):
 
 
 def masks(form, texts, tokens, dtype):
-    """The second text has three tokens: as transformers gives its masks."""
+    """Return a mask in a form of transformers, and as an additive mask; the second text has three tokens."""
     keep = torch.ones(texts, 1, tokens, tokens, dtype=torch.bool)
     keep[1, :, :, 3:] = False
     added = torch.zeros(keep.shape, dtype=dtype).masked_fill(~keep, -torch.inf)
@@ -32,7 +32,7 @@ def masks(form, texts, tokens, dtype):
 
 
 @pytest.mark.parametrize("form", ["none", "bool", "added"])
-def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
+def test_attention_is_the_softmax_of_inner_products_with_dropout(form):
     query, key, value = inputs(2, 4, 5, 8, dtype=torch.float64)
     mask, added = masks(form, 2, 5, torch.float64)
     made, weights = seeded(attention, Layer(), query, key, value, mask, dropout=0.25)
@@ -44,7 +44,7 @@ def test_attention_is_softmax_of_inner_products_with_weights_dropped(form):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])
-def test_attention_without_dropout_or_with_a_causal_mask_is_torchs_own(rate):
+def test_attention_without_dropout_or_with_a_causal_mask_equals_torchs(rate):
     query, key, value = inputs(2, 4, 5, 8)
     layer = Layer()
     layer.is_causal = bool(rate)
@@ -55,8 +55,8 @@ def test_attention_without_dropout_or_with_a_causal_mask_is_torchs_own(rate):
 
 @pytest.mark.parametrize("form", ["none", "bool", "one row", "added"])
 @pytest.mark.parametrize("group", [1, 1 << 19], ids=["text by text", "all texts at once"])
-def test_bf16_attention_and_its_gradients_are_those_of_the_plain_expression(form, group, monkeypatch):
-    """Weights to 2 decimal digits, as bf16 has; a sign or a factor that is wrong anywhere is far outside."""
+def test_bf16_attention_and_its_gradients_are_near_the_plain_expression(form, group, monkeypatch):
+    """The tolerance is that of bf16; a wrong sign or factor would exceed it by far."""
     monkeypatch.setattr(module, "_GROUP", group)
     query, key, value, outer = inputs(3, 2, 16, 8) + inputs(3, 16, 2, 8)[:1]
     mask, added = masks(form, 3, 16, torch.float32)
@@ -87,15 +87,15 @@ def test_a_query_without_a_key_has_finite_gradients(dtype):
     assert all(one.grad.isfinite().all() for one in (query, key, value))
 
 
-def test_the_share_of_weights_that_bf16_attention_drops_is_the_probability():
-    """Equal weights and values of 1: each text token's sum is the share of what was kept, scaled up."""
+def test_bf16_attention_drops_weights_with_the_probability():
+    """With equal weights and values of 1, each output is the scaled share of kept weights."""
     query = torch.zeros(4, 4, 64, 8, dtype=torch.bfloat16)
     made, _ = seeded(attention, Layer(), query, query, torch.ones_like(query), None, dropout=0.3)
     count = 4 * 4 * 64 * 64
     assert made.float().mean().item() == pytest.approx(1.0, abs=5 * (0.3 / 0.7 / count) ** 0.5 + 0.002)
 
 
-def test_bf16_attention_repeats_its_draws_with_torchs_random_state():
+def test_bf16_attention_depends_on_torchs_random_state():
     query, key, value = inputs(2, 2, 16, 8, dtype=torch.bfloat16)
     first, other, again = (
         seeded(attention, Layer(), query, key, value, None, dropout=0.5, seed=seed)[0] for seed in (1, 2, 1)
@@ -106,7 +106,7 @@ def test_bf16_attention_repeats_its_draws_with_torchs_random_state():
 
 @pytest.mark.parametrize("form", ["none", "bool", "added"])
 @pytest.mark.parametrize("tokens", [15, 16, 17])
-def test_keys_added_to_fill_a_tile_change_nothing(form, tokens):
+def test_padding_of_keys_to_whole_tiles_changes_nothing(form, tokens):
     query, key, value = inputs(3, 2, tokens, 8, dtype=torch.bfloat16)
     mask, added = masks(form, 3, tokens, torch.bfloat16)
     made, _ = attention(Layer(), query, key, value, mask)
@@ -122,7 +122,7 @@ def test_only_torchs_fused_attention_is_replaced():
         assert model.config._attn_implementation == expected
 
 
-def test_positions_that_are_added_to_the_scores_reach_them_and_learn(tiny_t5):
+def test_position_biases_of_t5_get_gradients(tiny_t5):
     model = transformers.AutoModelForTextEncoding.from_pretrained(tiny_t5).train()
     module.use_fast_attention(model)
     states = model(input_ids=torch.tensor([[5, 6, 7, 8]])).last_hidden_state

@@ -1,4 +1,4 @@
-"""Tokens in front of a text: where they stand, what positions and embeddings they have, and that they are stored."""
+"""Extra tokens in front of a text: their places, positions and embeddings, and their files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def batch_of(encoder, side="document", texts=TEXTS):
     return encoder.collate(encoder.tokenize(texts, side), side)
 
 
-def test_viewers_stand_for_the_first_token_and_share_its_position(model_of):
-    """MVR, section 3.1: k viewers have the positions 0, 0, 0, and the text its own 1, 2, 3, ...; a query has one."""
+def test_viewers_replace_the_first_token_and_share_its_position(model_of):
+    """MVR, section 3.1: all viewers have position 0, and the text 1, 2, 3, ...; a query has a single viewer."""
     encoder = prepared(model_of("bert"), document=ExtraTokens(3), query=ExtraTokens(1))
     plain = registry.create("encoder", "transformer", model_of("bert"))
     plain.prepare(Needs())
@@ -45,7 +45,7 @@ def test_viewers_stand_for_the_first_token_and_share_its_position(model_of):
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, model_of):
+def test_the_model_gets_the_embeddings_and_positions_of_extra_tokens(architecture, model_of):
     position = None if architecture == "t5" else 0
     encoder = prepared(model_of(architecture), document=ExtraTokens(2, position=position))
     batch = batch_of(encoder, texts=TEXTS[:1])
@@ -53,7 +53,7 @@ def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, m
     embeddings = torch.cat([encoder.extra.new[None], rows], dim=1)
     inputs = {"inputs_embeds": embeddings, "attention_mask": batch.attention_mask}
     if position is not None:
-        # Without a [CLS] to replace (llama), the text is numbered behind position 0 all the same.
+        # The text starts at position 1 even without a [CLS] to replace (llama).
         text = torch.arange(1, embeddings.shape[1] - 1)
         inputs["position_ids"] = torch.cat([torch.zeros(2, dtype=torch.long), text])[None] + OFFSETS.get(
             architecture, 0
@@ -62,7 +62,7 @@ def test_a_model_sees_the_rows_and_positions_of_its_extra_tokens(architecture, m
     torch.testing.assert_close(encoder(batch, [2]).last, expected)
 
 
-def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
+def test_unused_rows_of_the_vocabulary_are_assigned_in_order(model_of):
     unused = {"source": "unused"}
     encoder = prepared(model_of("bert"), query=ExtraTokens(1, **unused), document=ExtraTokens(3, **unused))
     names = [encoder.tokenizer.convert_ids_to_tokens(encoder.extra.ids[side]) for side in ("query", "document")]
@@ -84,12 +84,12 @@ def test_unused_rows_of_the_vocabulary_are_dealt_out_in_order(model_of):
         ("t5", ExtraTokens(2), {}, ".'t5'. takes no position numbers. Set the pooler's position=null"),
     ],
 )
-def test_tokens_that_a_model_cannot_take_are_refused(architecture, tokens, options, message, model_of):
+def test_unsupported_extra_tokens_are_refused(architecture, tokens, options, message, model_of):
     with pytest.raises(UnsupportedError, match=message):
         prepared(model_of(architecture), document=tokens, **options)
 
 
-def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
+def test_new_embeddings_are_initialised_saved_and_loaded(model_of, tmp_path):
     encoder = prepared(model_of("bert"), document=ExtraTokens(60, standard_deviation=0.5))
     assert encoder.extra.new.std().item() == pytest.approx(0.5, rel=0.1)
     encoder.save(tmp_path)
@@ -101,19 +101,19 @@ def test_new_rows_are_drawn_as_told_saved_and_loaded(model_of, tmp_path):
         prepared(str(tmp_path), document=ExtraTokens(4))
 
 
-def test_gradient_reaches_the_new_rows_only_where_they_are_used(model_of):
+def test_only_used_new_embeddings_get_gradients(model_of):
     encoder = prepared(model_of("bert"), query=ExtraTokens(1), document=ExtraTokens(2))
     torch.autograd.backward(encoder(batch_of(encoder), [2]).last.square().sum())
     assert encoder.extra.new.grad[0].abs().sum() == 0
     assert (encoder.extra.new.grad[1:].abs().sum(dim=1) > 0).all()
 
 
-def test_texts_are_cut_so_that_the_extra_tokens_fit(model_of):
+def test_texts_are_truncated_to_fit_extra_tokens(model_of):
     encoder = prepared(model_of("bert"), document=ExtraTokens(4), document_length=8)
     assert [len(ids) for ids in encoder.tokenize(TEXTS, "document")] == [8, 6]
 
 
-def test_a_tokenizer_without_a_mask_token_cannot_fill(model_of):
+def test_mask_filling_needs_a_mask_token(model_of):
     encoder = registry.create("encoder", "transformer", model_of("llama"))
     with pytest.raises(UnsupportedError, match="has none"):
         encoder.prepare(Needs(mask_filled=("query",)))

@@ -1,4 +1,4 @@
-"""LoRA adapters: they start as nothing, are all that is trained, and are stored beside the untouched weights."""
+"""LoRA adapters: no effect at first, the only trained weights, stored next to the unchanged model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_only_adapters_are_trained(model):
     assert not torch.equal(states_of(changed(encoder)), states_of(prepared(model)))
 
 
-def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, tmp_path):
+def test_saved_adapters_have_equal_states_and_leave_the_model_unchanged(model, tmp_path):
     encoder = changed(prepared(model, lora_rank=2, lora_alpha=8.0))
     before = states_of(encoder)
     encoder.save(tmp_path)
@@ -68,8 +68,8 @@ def test_saved_adapters_give_equal_states_and_leave_the_model_as_it_was(model, t
         prepared(str(tmp_path), lora_rank=4)
 
 
-def test_frozen_weights_are_kept_in_bf16_on_a_gpu(model, tmp_path, monkeypatch):
-    """Adapters are trained in float32; queries are encoded in half precision, and on a CPU in float32 again."""
+def test_frozen_weights_are_bf16_on_a_gpu(model, tmp_path, monkeypatch):
+    """Adapters train in float32; queries are encoded in half precision, on a CPU in float32."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     retriever = Retriever.create(model, pooler="mean", encoder_options={"lora_rank": 2}).eval()
     assert not prepared(model).half_only
@@ -87,7 +87,7 @@ def test_frozen_weights_are_kept_in_bf16_on_a_gpu(model, tmp_path, monkeypatch):
     torch.testing.assert_close(made, loaded, rtol=0.05, atol=0.02)
 
 
-def test_training_moves_the_adapters_of_a_decoder_alone(tmp_path, tiny_collection):
+def test_training_a_decoder_changes_only_its_adapters(tmp_path, tiny_collection):
     options = {"lora_rank": 4, "end_token": True}
     model = testing.tiny_model(tmp_path / "model", architecture="llama", layers=3)
     output = tmp_path / "checkpoint"
@@ -106,7 +106,7 @@ def test_training_moves_the_adapters_of_a_decoder_alone(tmp_path, tiny_collectio
     assert not torch.allclose(moved, plain.encode(TEXTS, "document", precision="fp32").vectors, atol=1e-3)
 
 
-def test_weights_in_four_bits_are_loaded_trained_beside_and_saved(tmp_path, tiny_collection):
+def test_four_bit_weights_are_loaded_and_saved_with_trained_adapters(tmp_path, tiny_collection):
     pytest.importorskip("bitsandbytes")
     model, output = testing.tiny_model(tmp_path / "model", architecture="llama", width=64), tmp_path / "checkpoint"
     options = {"lora_rank": 4, "quantize": "4bit"}
@@ -128,6 +128,6 @@ def test_weights_in_four_bits_are_loaded_trained_beside_and_saved(tmp_path, tiny
     assert not torch.allclose(after, before, atol=1e-3)
 
 
-def test_weights_in_four_bits_need_adapters(model):
+def test_four_bit_weights_need_adapters(model):
     with pytest.raises(UnsupportedError, match="Set lora_rank too"):
         prepared(model, quantize="4bit")

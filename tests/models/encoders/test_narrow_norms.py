@@ -1,4 +1,4 @@
-"""Norms that keep hidden states in bf16: only in mixed precision, and near the float32 result."""
+"""Norms that keep hidden states in bf16, only in mixed precision, with a result near that of float32."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_a_bert_in_bf16_is_near_float32_and_equal_in_float32():
 
 
 def gradients(model, ids, precision):
-    """The dtype of the states, and the gradients of all weights in one vector."""
+    """Return the dtype of the states, and the gradients of all weights in a single vector."""
     with autocast(precision, CPU):
         states = model(ids).last_hidden_state
     states.float().square()[:, 0, :8].sum().backward()
     return states.dtype, torch.cat([weight.grad.flatten() for weight in model.parameters()])
 
 
-def test_gradients_in_bf16_point_where_those_of_float32_do():
+def test_gradients_in_bf16_are_near_those_in_float32():
     ids, plain, model, exact = torch.randint(0, 100, (4, 20)), bert(), bert(), bert()
     use_narrow_norms(model)
     dtype, narrow = gradients(model, ids, "bf16")
@@ -49,7 +49,7 @@ def test_gradients_in_bf16_point_where_those_of_float32_do():
     assert torch.equal(gradients(exact, ids, "fp32")[1], expected)
 
 
-def test_states_stay_float32_where_sums_of_hidden_states_are_not_normalised():
+def test_states_stay_float32_in_models_with_unnormalised_sums():
     model = transformers.ModernBertModel(transformers.ModernBertConfig(**SIZES, vocab_size=100, pad_token_id=0))
     use_narrow_norms(model)
     with autocast("bf16", CPU):

@@ -1,4 +1,4 @@
-"""The encoder `transformer`: token ids, lengths, titles, prefixes, and layers as the model itself numbers them."""
+"""The encoder `transformer`: token ids, lengths, titles, prefixes, layers, saving and loading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY = ("bert", "t5", "distilbert", "llama", "roberta", "mpnet", "modernbert")
 
 @pytest.fixture
 def encoder(tiny_model):
-    """Makes a prepared encoder in eval mode."""
+    """Function that returns a prepared encoder in eval mode."""
 
     def make(model=tiny_model, needs=None, **options):
         made = registry.create("encoder", "transformer", model, **options)
@@ -39,8 +39,8 @@ def words(encoder, ids):
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_layers_are_numbered_as_the_models_own_hidden_states(model_of, encoder, architecture):
-    """0 = embeddings, L = what the model returns."""
+def test_layers_are_numbered_like_the_models_hidden_states(model_of, encoder, architecture):
+    """0 = embeddings, L = the output of the model."""
     made = encoder(model_of(architecture))
     assert (made.info.width, made.info.layers) == (32, LAYERS)
     batch = made.collate(made.tokenize(TEXTS, "document"), "document")
@@ -59,8 +59,8 @@ def test_layers_are_numbered_as_the_models_own_hidden_states(model_of, encoder, 
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_the_longest_input_that_is_allowed_is_encoded(model_of, encoder, architecture):
-    """RoBERTa and MPNet number positions from behind the padding id, so their limit is less than the configured one."""
+def test_the_longest_supported_text_is_encoded(model_of, encoder, architecture):
+    """RoBERTa's and MPNet's limits are lower than configured: their positions start after the padding id."""
     limit = {"t5": 200, "roberta": 127, "mpnet": 126}.get(architecture, 128)
     made = encoder(model_of(architecture), document_length=limit)
     (ids,) = made.tokenize([("", "city " * 300)], "document")
@@ -71,14 +71,14 @@ def test_the_longest_input_that_is_allowed_is_encoded(model_of, encoder, archite
             encoder(model_of(architecture), document_length=limit + 1)
 
 
-def test_weights_are_float32_whatever_they_were_stored_in(encoder, tiny_model, tmp_path):
+def test_weights_are_loaded_in_float32(encoder, tiny_model, tmp_path):
     with quiet():
         transformers.AutoModel.from_pretrained(tiny_model).bfloat16().save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path)
     assert {parameter.dtype for parameter in encoder(tmp_path).parameters()} == {torch.float32}
 
 
-def test_the_option_attention_chooses_the_implementation_and_an_unknown_one_is_refused(encoder):
+def test_the_option_attention_selects_the_implementation(encoder):
     assert encoder(attention="eager").model.config._attn_implementation == "eager"
     assert encoder().model.config._attn_implementation != "eager"
     with pytest.raises(InputError, match="nonesuch"):
@@ -96,7 +96,7 @@ def test_each_way_to_encode_a_title(encoder, title, expected):
     assert " ".join(words(made, without)) == "[CLS] lima [SEP]"
 
 
-def test_prefixes_are_put_in_front_by_side(encoder):
+def test_prefixes_of_each_side(encoder):
     made = encoder(query_prefix="what is ", document_prefix="this is ")
     (query,) = made.tokenize([("", "Lima")], "query")
     document, titled = made.tokenize([("", "Lima"), ("Peru", "Lima")], "document")
@@ -105,7 +105,7 @@ def test_prefixes_are_put_in_front_by_side(encoder):
     assert words(made, titled)[1:-1] == ["this", "is", "peru", "[SEP]", "lima"]
 
 
-def test_the_longer_of_title_and_text_is_cut_first(encoder):
+def test_the_longer_of_title_and_text_is_truncated_first(encoder):
     made = encoder(document_length=7)
     (ids,) = made.tokenize([("city " * 20, "Lima")], "document")
     assert words(made, ids) == ["[CLS]", "city", "city", "city", "[SEP]", "lima", "[SEP]"]
@@ -118,8 +118,8 @@ def test_unknown_and_mask_tokens_are_not_special(encoder):
     assert batch.special_mask.tolist() == [[True, False, False, True], [True, False, False, False]], "nor is padding"
 
 
-def test_the_bytes_of_a_saved_encoder_do_not_depend_on_its_earlier_use(encoder, tmp_path):
-    """The tokenizers library stores what its last call cut to."""
+def test_a_saved_encoder_does_not_depend_on_its_earlier_use(encoder, tmp_path):
+    """Fast tokenizers would store the truncation of their last call."""
     for name, used in (("one", False), ("two", True)):
         made = encoder(query_length=5)
         if used:
@@ -130,9 +130,7 @@ def test_the_bytes_of_a_saved_encoder_do_not_depend_on_its_earlier_use(encoder, 
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_a_saved_encoder_is_an_ordinary_hugging_face_folder_with_equal_states(
-    model_of, encoder, tmp_path, architecture
-):
+def test_a_saved_encoder_is_a_hugging_face_folder_with_equal_states(model_of, encoder, tmp_path, architecture):
     made = encoder(model_of(architecture))
     made.save(tmp_path)
     batch = made.collate(made.tokenize(TEXTS, "query"), "query")
@@ -169,7 +167,7 @@ def copy_of(model, folder, without=(), **replaced):
     ],
     ids=str,
 )
-def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encoder, changes):
+def test_a_damaged_model_folder_is_reported_in_a_single_line(tiny_model, tmp_path, encoder, changes):
     folder = copy_of(tiny_model, tmp_path / "model", **changes)
     with pytest.raises(
         InputError, match=rf"cannot load the model '{folder}' from the folder: .|^'{folder}/config.json' is"
@@ -179,7 +177,7 @@ def test_a_damaged_model_folder_is_one_clear_message(tiny_model, tmp_path, encod
 
 
 def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
-    """transformers would fill them in at random."""
+    """Otherwise transformers would initialise them at random."""
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
@@ -189,8 +187,8 @@ def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
 
 
 @pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
-def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_path, encoder):
-    """Checkpoints of methods often hold the model as a part, so that something stands before the names."""
+def test_weights_with_a_prefix_in_their_names_are_loaded(prefix, tiny_model, tmp_path, encoder):
+    """Checkpoints of methods often contain the model as a part."""
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = {prefix + name: tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     weights["projection.weight"] = torch.ones(2, 2)
@@ -201,8 +199,8 @@ def test_weights_of_a_model_within_another_are_found(prefix, tiny_model, tmp_pat
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_tokenizer_that_is_missing_is_refused(tiny_model, tmp_path, encoder):
-    """transformers would make an empty one, to which every word is unknown."""
+def test_a_missing_tokenizer_is_refused(tiny_model, tmp_path, encoder):
+    """Otherwise transformers would create an empty tokenizer, to which every word is unknown."""
     folder = copy_of(tiny_model, tmp_path / "model", without=["tokenizer.json", "tokenizer_config.json"])
     with pytest.raises(InputError, match=r"has 5 tokens and its model 2.. embeddings. They do not belong together"):
         encoder(folder)
@@ -216,8 +214,8 @@ def test_a_tokenizer_that_is_missing_is_refused(tiny_model, tmp_path, encoder):
     ],
     ids=str,
 )
-def test_checkpointed_activations_leave_equal_gradients(model_of, encoder, architecture, options):
-    """With the same dropout, in all layers, and fewer values are kept for them."""
+def test_activation_checkpointing_has_equal_gradients(model_of, encoder, architecture, options):
+    """With equal dropout in all layers, and less memory for activations."""
     gradients, kept = [], [0, 0]
     for checkpointed in (False, True):
         torch.manual_seed(0)
@@ -243,13 +241,13 @@ def test_checkpointed_activations_leave_equal_gradients(model_of, encoder, archi
         )
 
 
-def test_activations_that_cannot_be_checkpointed_are_refused(model_of, encoder):
+def test_activation_checkpointing_is_refused_for_unsupported_models(model_of, encoder):
     with pytest.raises(UnsupportedError, match="checkpoint_activations is set"):
         encoder(model_of("mpnet"), checkpoint_activations=True)
 
 
-def test_an_attention_without_fp32_computes_queries_in_half_precision(tiny_model):
-    """As flash attention's kernels, which refuse fp32."""
+def test_flash_attention_encodes_queries_in_half_precision(tiny_model):
+    """Its kernels refuse fp32; here another function has its name."""
     seen = []
 
     def attention(module, query, key, value, mask, **options):
@@ -259,7 +257,7 @@ def test_an_attention_without_fp32_computes_queries_in_half_precision(tiny_model
     transformers.AttentionInterface.register("flash_attention_test", attention)
     transformers.AttentionMaskInterface.register("flash_attention_test", sdpa_mask)
     retriever, plain = (Retriever.create(tiny_model, pooler="mean").eval() for _ in range(2))
-    # Named so when it is loaded, transformers would look for the kernels.
+    # If set at loading, transformers would look for the kernels.
     retriever.tower("query").model.config._attn_implementation = "flash_attention_test"
     made, expected = (one.encode(TEXTS, "query", precision="fp32").vectors for one in (retriever, plain))
     assert set(seen) == {torch.bfloat16}

@@ -1,4 +1,4 @@
-"""Pieces, words and special tokens of the kinds of tokenizers that there are."""
+"""Pieces, words and special tokens of tokenizers of all kinds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from retrievalkit import registry
 from retrievalkit.models.encoders.transformer import vocabulary_of
 
 TEXT = "Unbelievable things, don't happen."
-LEARNT_FROM = [TEXT, "happen things believable un do", "it's what happens to things that one does not believe"] * 3
+TRAINING_TEXTS = [TEXT, "happen things believable un do", "it's what happens to things that one does not believe"] * 3
 
 
 def fast(backend, trainer, **names):
-    backend.train_from_iterator(LEARNT_FROM, trainer)
+    backend.train_from_iterator(TRAINING_TEXTS, trainer)
     special = {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"} | names
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
@@ -26,37 +26,38 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def byte_level():
-    """As RoBERTa's."""
+    """Train a byte-level BPE tokenizer, like RoBERTa's."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    made = fast(backend, trainers.BpeTrainer(vocab_size=50, special_tokens=SPECIAL), cls_token="<s>", sep_token="</s>")
-    made.backend_tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    return made
+    trainer = trainers.BpeTrainer(vocab_size=50, special_tokens=SPECIAL)
+    tokenizer = fast(backend, trainer, cls_token="<s>", sep_token="</s>")
+    tokenizer.backend_tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return tokenizer
 
 
 def sentence_piece():
-    """As XLM-R's and T5's."""
+    """Train a unigram tokenizer, like XLM-R's and T5's."""
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=SPECIAL, unk_token="<unk>")
-    made = fast(backend, trainer, eos_token="</s>")
-    made.backend_tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
-    return made
+    tokenizer = fast(backend, trainer, eos_token="</s>")
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    return tokenizer
 
 
 def sentence_piece_without_words():
-    """As Llama 2's, which parts no words before it merges."""
+    """Train a BPE tokenizer that does not split texts into words first, like Llama 2's."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=False))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    made = fast(backend, trainers.BpeTrainer(vocab_size=60, special_tokens=SPECIAL))
-    made.backend_tokenizer.pre_tokenizer = None
-    return made
+    tokenizer = fast(backend, trainers.BpeTrainer(vocab_size=60, special_tokens=SPECIAL))
+    tokenizer.backend_tokenizer.pre_tokenizer = None
+    return tokenizer
 
 
 def word_piece():
-    """As BERT's."""
+    """Return a WordPiece tokenizer, like BERT's."""
     return tiny_tokenizer("bert")
 
 
@@ -75,7 +76,7 @@ def words_of(tokenizer, text):
         (sentence_piece_without_words, ["Unbelievable", "things,", "don't", "happen."]),
     ],
 )
-def test_words_are_whole_in_every_kind_of_vocabulary(make, words):
+def test_all_pieces_of_a_word_belong_together(make, words):
     tokenizer = make()
     ((pieces, _),) = vocabulary_of(tokenizer).split([TEXT])
     assert len(pieces) > len(words), "some words are several tokens"
@@ -83,7 +84,7 @@ def test_words_are_whole_in_every_kind_of_vocabulary(make, words):
 
 
 @pytest.mark.parametrize("make", [word_piece, byte_level, sentence_piece, sentence_piece_without_words])
-def test_pieces_with_special_tokens_are_what_the_tokenizer_makes(make):
+def test_wrapped_pieces_equal_the_output_of_the_tokenizer(make):
     tokenizer = make()
     vocabulary = vocabulary_of(tokenizer)
     ((pieces, ends), (empty, _)) = vocabulary.split([TEXT, ""])
@@ -103,7 +104,7 @@ def test_truncation_and_padding_of_an_earlier_call_have_no_effect():
     assert words_of(tokenizer, TEXT)[-1] == "."
 
 
-def test_special_tokens_that_are_written_in_a_text_are_left_out():
+def test_special_tokens_in_a_text_are_dropped():
     tokenizer = word_piece()
     ((pieces, ends),) = vocabulary_of(tokenizer).split(["the [SEP] language [MASK] is"])
     assert tokenizer.convert_ids_to_tokens(pieces.ids) == ["the", "language", "is"]
@@ -111,7 +112,7 @@ def test_special_tokens_that_are_written_in_a_text_are_left_out():
 
 
 @pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
-def test_encoders_give_their_vocabulary(tmp_path, architecture):
+def test_the_vocabulary_of_an_encoder_adds_its_special_tokens(tmp_path, architecture):
     encoder = registry.create("encoder", "transformer", testing.tiny_model(tmp_path, architecture=architecture))
     wrapped = {"t5": [7, 3], "llama": [7]}.get(architecture, [2, 7, 3])
     assert encoder.vocabulary().wrap([7]) == wrapped

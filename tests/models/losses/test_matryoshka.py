@@ -106,8 +106,8 @@ def test_wrong_options_are_refused(own):
 
 
 def test_vectors_that_are_shorter_or_missing_are_refused():
-    with pytest.raises(OptionError, match="cut to 9 numbers, and have 8"):
+    with pytest.raises(OptionError, match="dimensions is 9, and the vectors have 8"):
         value(made([9]), drawn(2, 1, 8), drawn(4, 1, 8))
     weights = Representation(weights=drawn(4, 8).abs())
-    with pytest.raises(UnsupportedError, match="makes weights alone"):
+    with pytest.raises(UnsupportedError, match="computes weights only"):
         made([4])(weights.rows(slice(2)), weights, POSITIVES, Progress(0, 0.0, 1))

@@ -76,7 +76,7 @@ def test_linear_layers_and_their_functions(bias):
     [
         ({"pooling": ()}, OptionError, "pooler 'projected' has"),
         ({"dimensions": (3,), "activations": ("tanh", "tanh")}, OptionError, "pooler 'projected' has"),
-        ({"layer": 4}, UnsupportedError, "layer 4 was asked for.* to 2 "),
+        ({"layer": 4}, UnsupportedError, "layer 4 does not exist.* to 2,"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, error, message):

@@ -34,6 +34,8 @@ _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 """Errors of a path that the user named."""
 
+_SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)")
+
 
 class RkitGroup(click.Group):
     """A command group that suggests the nearest command for an unknown name, and prints user errors briefly."""
@@ -151,7 +153,7 @@ def _derived(command: Any) -> click.Command:
 
 def summary(command: click.Command) -> str:
     """Return the complete first sentence of a command's help."""
-    return _first_sentence(command.help or "")
+    return first_sentence(command.help or "")
 
 
 def _summary_in_source(target: str) -> str:
@@ -160,12 +162,13 @@ def _summary_in_source(target: str) -> str:
     spec = module_spec(module)
     source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
     docstring = re.search(rf'^def {name}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
-    return _first_sentence(docstring[1]) if docstring else ""
+    return first_sentence(docstring[1]) if docstring else ""
 
 
-def _first_sentence(text: str) -> str:
-    paragraph = " ".join(text.partition("\n\n")[0].split())
-    match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)
+def first_sentence(docstring: str) -> str:
+    """Return the first sentence of a docstring, on one line."""
+    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
+    match = _SENTENCE.match(paragraph)
     return match[1] if match else paragraph
 
 

@@ -260,11 +260,11 @@ class Searcher:
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]
+        of_corpus = {index.manifest.get("corpus", {}).get("fingerprint"): index for index in reversed(with_fields)}
         matching: list[Allowed | None] = []
         for source in self.sources:
             corpus = source.manifest.get("corpus", {}).get("fingerprint") if isinstance(source, OpenIndex) else None
-            prints = {index.manifest.get("corpus", {}).get("fingerprint"): index for index in reversed(with_fields)}
-            other = prints.get(corpus) if corpus is not None else next(iter(with_fields), None)
+            other = next(iter(with_fields), None) if corpus is None else of_corpus.get(corpus)
             index = source if source in with_fields else other
             if index is None:
                 msg = f"'{source.label}' has no fields to filter by: its passages had none when they were indexed. "

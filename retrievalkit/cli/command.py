@@ -1,4 +1,4 @@
-"""Runs a command by its name, with keyword arguments as options."""
+"""Runs a command by its name, with options as keyword arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Click commands derived from declared commands: flags, help and defaults come from the options dataclass.
 
-Each option has a flag of its name; `--set NAME=VALUE` sets it too, and `--set pooler.layers=4,6` a component's option.
+Each option has a flag; `--set NAME=VALUE` sets it too, and `--set pooler.layers=4,6` an option of a component.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Value(click.ParamType[Any]):
 
 
 class _SingleOption(click.Option):
-    """An option with a single value: repeating it is an error, where click would ignore the first value."""
+    """An option with a single value: repeating it is an error, whereas click would ignore the first value."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         del ctx
@@ -108,7 +108,7 @@ class DerivedCommand(click.Command):
                 raise error from None
             from retrievalkit.training import processes
 
-            # So that only one process reports it.
+            # Only one process reports it.
             with processes.joined(), processes.together():
                 raise error from None
 
@@ -120,7 +120,7 @@ class DerivedCommand(click.Command):
     def _called(self, *, as_json: bool = False, settings: tuple[str, ...] = (), **flags: Any) -> Any:
         from retrievalkit.recipes.settings import parse_set
 
-        # Only values that the user set, so that a default does not hide a value of --set.
+        # Only the user's values, so that a default does not hide a value of --set.
         source = click.get_current_context().get_parameter_source
         values = {name: value for name, value in flags.items() if source(name) is not ParameterSource.DEFAULT}
         if as_json and self._prints:

@@ -70,7 +70,7 @@ def doctor(options: DoctorOptions) -> Findings:
         try:
             findings.append(Finding(name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
-            # The GPU build provides the same module under another distribution name.
+            # The GPU build of faiss is another distribution with the same module.
             if name == "faiss-cpu" and importlib.util.find_spec("faiss"):
                 findings.append(Finding(name, "another build of faiss"))
                 continue

@@ -16,6 +16,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ from retrievalkit import registry
 from retrievalkit.cli import signals
 from retrievalkit.errors import InputError, RetrievalkitError, nearest
 from retrievalkit.hookspecs import COMMAND_GROUPS
+from retrievalkit.registry.modules import module_spec
 from retrievalkit.reporting.terminal import printable
 
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE)
@@ -31,6 +33,8 @@ _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO
 
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 """Errors of a path that the user named."""
+
+_SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)")
 
 
 class RkitGroup(click.Group):
@@ -65,19 +69,19 @@ class RkitGroup(click.Group):
         """Run the command, and turn user errors into a message and an exit code."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
-        # At exit, Python collects garbage over all modules; with torch loaded, this takes half a second.
+        # At exit, Python collects garbage in all modules, which takes half a second if torch is loaded.
         atexit.unregister(gc.freeze)
         atexit.register(gc.freeze)
         try:
             with signals.handled():
                 # Not standalone, because click would report Ctrl-C as "Aborted!" with exit code 1.
                 code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
-                # Here, because a failure during Python's exit is not reported.
+                # Python does not report a failure during its exit.
                 sys.stdout.flush()
         except click.Abort as error:
             sys.exit(report(error.__cause__ or error))
         except click.ClickException as error:
-            # click's message, which quotes the user's input.
+            # click's message quotes the user's input.
             message = io.StringIO()
             error.show(message)
             click.echo(_shown(message.getvalue()), nl=False, err=True)
@@ -90,8 +94,8 @@ class RkitGroup(click.Group):
 class RootGroup(RkitGroup):
     """The command `rkit`: built-in commands by section, and commands of plugins."""
 
-    built_in: Mapping[str, tuple[str, str, str]] = {}
-    """Name -> section of the help, import path of the command ("module:name"), and a one-sentence summary."""
+    built_in: Mapping[str, tuple[str, str]] = {}
+    """Name -> section of the help, and import path of the command ("module:name")."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """Return built-in commands, then commands of plugins."""
@@ -110,8 +114,8 @@ class RootGroup(RkitGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """List all commands by section; plugin commands with the help text of their registration."""
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in COMMAND_GROUPS}
-        for name, (section, _, text) in self.built_in.items():
-            rows[section].append((name, text))
+        for name, (section, target) in self.built_in.items():
+            rows[section].append((name, _summary_in_source(target)))
         problem = ""
         try:
             for name in registry.names("command"):
@@ -120,7 +124,7 @@ class RootGroup(RkitGroup):
                 text = candidates[0].help if len(candidates) == 1 else f"Unusable: registered by both {owners}."
                 rows[candidates[0].group].append((name, text))
         except RetrievalkitError as error:
-            # Help must work even if plugins cannot be listed.
+            # The help must work even if plugins cannot be listed.
             problem = str(error)
         for section, heading in COMMAND_GROUPS.items():
             _write(formatter, heading, rows[section])
@@ -149,8 +153,22 @@ def _derived(command: Any) -> click.Command:
 
 def summary(command: click.Command) -> str:
     """Return the complete first sentence of a command's help."""
-    paragraph = " ".join((command.help or "").partition("\n\n")[0].split())
-    match = re.match(r"(.+?[.!?])(?= [A-Z]|$)", paragraph)
+    return first_sentence(command.help or "")
+
+
+def _summary_in_source(target: str) -> str:
+    """Return the first sentence of a built-in command's docstring, without importing the command."""
+    module, _, name = target.partition(":")
+    spec = module_spec(module)
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    docstring = re.search(rf'^def {name}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
+    return first_sentence(docstring[1]) if docstring else ""
+
+
+def first_sentence(docstring: str) -> str:
+    """Return the first sentence of a docstring, on one line."""
+    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
+    match = _SENTENCE.match(paragraph)
     return match[1] if match else paragraph
 
 

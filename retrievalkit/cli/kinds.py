@@ -55,12 +55,12 @@ _EXPECTED = {
     "export source": ("checkpoint", "vectors"),
     "export output": (_NOTHING,),
 }
-"""Parameter, or command and parameter -> accepted kinds; `nothing` is a hub name, or a new path."""
+"""Parameter, or command and parameter -> accepted kinds; `nothing` stands for a hub name or a new path."""
 
 
 @contextmanager
 def explained(context: click.Context, values: Mapping[str, Any]) -> Iterator[None]:
-    """Explain a failure of the block that comes from an argument of the wrong kind, or from swapped arguments."""
+    """Explain a failure of the block that is due to an argument of the wrong kind, or to swapped arguments."""
     try:
         yield
     except InputError as error:
@@ -95,7 +95,7 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
     for label, place, kind, expected in wrong:
         if kind == "qrels" and (option := _option_for(kind, context, values)):
             return f"{label} '{place}' {_is(kind)}. Give it as {option}."
-        # An example whose positives have an unknown name looks like a query; the original message has the known names.
+        # An example whose positives have an unknown key looks like a query; the original message has the known keys.
         if kind in _OF_DATA and place in message and not (kind == "queries" and "examples" in expected):
             names = [
                 f"{_KINDS[name]} ({_WRITERS[name]})" if name in _WRITERS else _KINDS[name]

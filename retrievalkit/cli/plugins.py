@@ -6,7 +6,6 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import re
 import shlex
 import shutil
 import subprocess
@@ -23,14 +22,12 @@ import click
 
 from retrievalkit import registry
 from retrievalkit.cli.derived import DerivedCommand
-from retrievalkit.cli.group import RkitGroup
+from retrievalkit.cli.group import RkitGroup, first_sentence
 from retrievalkit.contracts.declarations import Argument, Command, command
 from retrievalkit.errors import InputError, RetrievalkitError, UnknownNameError, check_choice
 from retrievalkit.registry.component_options import how_to_set
 from retrievalkit.registry.modules import module_spec
 from retrievalkit.reporting.table import Table
-
-_SENTENCE = re.compile(r"(.+?(?<!e\.g)(?<!i\.e)(?<!vs)(?<!et al)[.!?])(?=\s|$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -109,9 +106,7 @@ def _summary(component: registry.Component) -> str:
     if component.help:
         return component.help
     module, _, attribute = component.target.partition(":")
-    paragraph = " ".join(_docstrings(module).get(attribute, "").strip().partition("\n\n")[0].split())
-    match = _SENTENCE.match(paragraph)
-    return match[1] if match else paragraph
+    return first_sentence(_docstrings(module).get(attribute, ""))
 
 
 @cache

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,10 +20,10 @@ from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = 10.0
-"""Seconds that a library may take to return after SIGTERM, or to fail because of an interruption."""
+"""Seconds that a library may take to return after SIGTERM."""
 
 _SOON = 0.05
-"""Seconds until an interruption that was dropped, or could not be raised safely, is raised again."""
+"""Seconds until an interruption that was dropped, or could not be raised safely, is raised."""
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PARENT_DEATH_SIGNAL = 1
@@ -43,13 +42,13 @@ class Terminated(KeyboardInterrupt):
 def handled() -> Iterator[None]:
     """End the block by KeyboardInterrupt on Ctrl-C, and by `Terminated` on SIGTERM and SIGHUP.
 
-    Ignored signals, as under nohup, stay ignored. torchrun ends its own processes and waits for them; they are also
+    Signals that are ignored, as under nohup, stay ignored. torchrun ends its own processes and waits for them; they are
     killed if torchrun dies.
     """
     if STARTED_BY_TORCHRUN in os.environ and sys.platform == "linux":
         import ctypes
 
-        # If torchrun is killed, it cannot end its processes, which would go on without it.
+        # A torchrun that is killed cannot end its processes, which would continue without it.
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     defaults: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **dict.fromkeys(_ENDING, signal.SIG_DFL)}
     numbers = [number for number in defaults if signal.getsignal(number) == defaults[number]]
@@ -62,16 +61,12 @@ def handled() -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, watcher.unraisable
     try:
         yield
-    except Exception as error:
-        if (interruption := watcher.replaced_by(error)) is None:
-            raise
-        raise interruption from error
     finally:
         watcher.stop()
         sys.unraisablehook = hook
         for number in numbers:
             signal.signal(number, defaults[number])
-        # After everything is written, a late signal would only print a traceback of a library's clean-up.
+        # Everything is written: a late signal would only print a traceback of a library's clean-up.
         atexit.unregister(_ignore_late)
         atexit.register(_ignore_late)
 
@@ -87,7 +82,6 @@ class _Watcher:
     def __init__(self) -> None:
         self._arrived: Counter[int] = Counter()
         self._acted: Counter[int] = Counter()
-        self._last: tuple[int, float] | None = None
         self._ended = False
         self._read, self._write = socket.socketpair()
         self._write.setblocking(False)
@@ -97,27 +91,16 @@ class _Watcher:
 
     def act(self, number: int, _: Any) -> None:
         """Handle a signal in the main thread: Python's signal handler."""
-        # Python handles simultaneous signals only once; the watcher may not have seen this signal yet.
+        # Python handles simultaneous signals once; the watcher may not have seen this signal yet.
         self._acted[number] = max(self._acted[number] + 1, self._arrived[number])
-        # While torch is imported, its C++ calls Python, and any exception there aborts the process.
+        # While torch is being imported, its C++ calls Python, and an exception there aborts the process.
         if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
             self._raise_soon(signal.Signals(number))
             return
-        self._last = number, time.monotonic()
-        raise _interruption(number)
-
-    def replaced_by(self, error: Exception) -> KeyboardInterrupt | None:
-        """Return the interruption that a library turned into its own error, as numpy does in `tofile`, if any."""
-        is_cause = isinstance(error.__cause__, KeyboardInterrupt)
-        if is_cause or self._last is None or time.monotonic() - self._last[1] > _PATIENCE:
-            return None
-        interruption = _interruption(self._last[0])
-        for note in getattr(error, "__notes__", [])[-1:]:
-            interruption.add_note(f"Interrupted; {note[0].lower()}{note[1:]}")
-        return interruption
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
     def unraisable(self, event: Any) -> None:
-        """Raise again a KeyboardInterrupt that Python dropped, as in `__del__` or an import callback."""
+        """Raise a KeyboardInterrupt again that Python dropped, as in `__del__` or an import callback."""
         if not isinstance(event.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(event)
             return
@@ -166,10 +149,6 @@ def _later(seconds: float, call: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, call)
     timer.daemon = True
     timer.start()
-
-
-def _interruption(number: int) -> KeyboardInterrupt:
-    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 def _end(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Program that runs a single step of a recipe: `rkit run --jobs` starts it for each step, see `recipes.schedule`."""
+"""Program that runs a single step of a recipe; `rkit run --jobs` starts it for each step (see `recipes.schedule`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
     """Run the step read from standard input, and print its outcome."""
     task = json.loads(sys.stdin.buffer.readline())
     log = StepLog(Path(task["folder"]), task["name"])
-    # Output that libraries print outside of Python goes to the log.
+    # What libraries print outside of Python is written to the log.
     outcome = os.fdopen(os.dup(1), "w")
     log.path.parent.mkdir(parents=True, exist_ok=True)
     with log.path.open("ab") as stream:

@@ -1,1 +1,1 @@
-"""`rkit mine-negatives`: turns hits into hard negatives, with filters that report what they dropped."""
+"""`rkit mine-negatives`: turns hits into hard negatives by filters, and reports the hits that each filter dropped."""

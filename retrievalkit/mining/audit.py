@@ -30,7 +30,7 @@ NEGATIVES_SHOWN = 3
 _SCORES = 1_000  # maximum scores per sampled question, spread evenly over its negatives
 _SNIPPET = 300
 _BINS = 30
-_OPENED = 3  # questions unfolded on the page: enough to show what can be checked
+_OPENED = 3  # questions that are unfolded on the page, to show that there is something to read
 Count = Literal["questions", "hits", "without_hits", "positives_found", "left", "compared", "above"]
 _RANKS = (1, 2, 3, 4, 6, 11, 21, 51, 101, 201, 501, 1001)
 _FIRST_RANKS = 3
@@ -89,7 +89,7 @@ class Audit:
     def of(cls, outcomes: Sequence[Filtered], filters: Sequence[Filter], *, questions: int, seed: int = 0) -> Audit:
         """Compute the audit of a part; `questions` is the total of all parts, which sets the rate of the sample.
 
-        Call it before the filters see the next part: they remember the reasons of one part only.
+        Call it before the filters process the next part: they keep the reasons of a single part.
         """
         names = [step.name for step in filters]
         audit = cls(dict.fromkeys(_COUNTS, 0), dict.fromkeys(names, 0), {name: [] for name in names}, [], [], [])
@@ -115,7 +115,7 @@ class Audit:
                     positive, (rank, score, document) = min(hits.positives, default=None), _hits(hits, dropped[:1])[0]
                     details = positive, document, rank, score, step.reason(hits, dropped[0])
                     audit.shown[step.name].append(Shown(query.id, query.text, *details))
-            # The key depends on the question only: the order of questions does not change the sample.
+            # The key depends only on the question, so the order of the questions does not change the sample.
             digest = hashlib.blake2b(f"audit {seed} {query.text}".encode(), digest_size=6).digest()
             key = int.from_bytes(digest) / (1 << 48)
             if key < SAMPLED_SCORES / max(1, questions):
@@ -164,7 +164,7 @@ class Audit:
         return {**report, "warnings": list(self._warnings(without, examples))}
 
     def complaint(self, source: str) -> str:
-        """The error message for a run without any negatives."""
+        """Return the error message for a mining run without any negatives."""
         if not self.counts["hits"]:
             return f"'{source}' has no hits for any question. Check that it belongs to this corpus and these questions."
         counts = ", ".join(f"{name} {count}" for name, count in self.dropped.items() if count)
@@ -205,7 +205,7 @@ def _hits(hits: Found, places: Sequence[int]) -> list[tuple[int, float, str]]:
 
 
 def _sampled_question(row: Sampled, corpus: Corpus) -> dict[str, Any]:
-    """A sampled question, with the texts needed to check it by hand."""
+    """Add the texts needed to check a sampled question by hand."""
     ranks = {document: (rank, score) for rank, score, document in row.positive_hits}
     unranked = (len(ranks) + 1_000_000,)
     main = min(row.positives, key=lambda document: (ranks.get(document, unranked)[0], document), default=None)
@@ -232,7 +232,7 @@ def _passage(passage: Passage) -> dict[str, str]:
 
 
 def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
-    """Counts by rank, in buckets that get wider with rank."""
+    """Sum counts by rank in buckets that get wider with rank."""
     edges = [*_RANKS, max(_RANKS[-1], len(counts)) + 1]
     return [
         {"from": low, "to": min(high - 1, len(counts)), "count": sum(counts[low - 1 : high - 1])}
@@ -242,7 +242,7 @@ def _buckets(counts: Sequence[int]) -> list[dict[str, int]]:
 
 
 def _scores(sample: Sequence[Sampled]) -> dict[str, Any]:
-    """The score distributions of retrieved positives and of negatives."""
+    """Return the score distributions of retrieved positives and of negatives."""
     positives = [score for row in sample for _, score, _ in row.positive_hits]
     negatives = [score for row in sample for score in row.scores]
     values = [*positives, *negatives]
@@ -267,7 +267,7 @@ def _quartiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def distribution(counts: Mapping[int, int]) -> dict[str, float]:
-    """The distribution of the number of negatives: extremes, quartiles, mean, and examples without any.
+    """Summarise the number of negatives: extremes, quartiles, mean, and examples without any.
 
     `counts` maps each number of negatives to the number of examples with it.
     """
@@ -282,7 +282,7 @@ def distribution(counts: Mapping[int, int]) -> dict[str, float]:
 
 
 def audit_table(audit: Mapping[str, Any]) -> str:
-    """The audit as text for a terminal."""
+    """Format the audit as text for a terminal."""
     counts, spread, source = audit["counts"], audit["negatives"], audit["source"]
     lines = [
         f"{counted(counts['questions'], 'questions')}, {counted(audit['hits'], 'hits')} from {describe_source(source)}",
@@ -305,12 +305,12 @@ def audit_table(audit: Mapping[str, Any]) -> str:
 
 
 def describe_source(source: Mapping[str, str]) -> str:
-    """The source of the hits, with its kind unless they are the same."""
+    """Name the source of the hits, with its kind unless they are the same."""
     return source["source"] if source["source"] == source["kind"] else f"{source['kind']} {source['source']}"
 
 
 def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
-    """The page of an audit, as HTML."""
+    """Render the page of an audit as HTML."""
     return render(
         "audit.html.j2",
         title=f"Mined negatives: {title}",
@@ -325,7 +325,7 @@ def audit_page(audit: Mapping[str, Any], *, title: str) -> str:
 
 
 def _ranks(audit: Mapping[str, Any]) -> list[dict[str, int]]:
-    """Negatives and best positives side by side, by buckets of ranks; a bucket may be missing on either side."""
+    """Put the counts of negatives and best positives side by side, by rank; either may lack a bucket."""
     negatives, positives = (
         {bucket["from"]: bucket["count"] for bucket in audit[name]}
         for name in ("ranks_of_negatives", "ranks_of_positives")

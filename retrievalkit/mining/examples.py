@@ -29,15 +29,15 @@ def group_questions(rows: Sequence[Example], corpus: Corpus | None = None) -> li
         answers = tuple(dict.fromkeys(answer for example in examples for answer in example.answers))
         ids = tuple(dict.fromkeys(example.query_id for example in examples))
         same_text = [copies[positive] for positive in positives & copies.keys()]
-        # Usually empty: a new empty set for each question would take 200 bytes.
+        # Usually empty; an empty set per question would take 200 bytes.
         others = frozenset().union(*same_text) - positives if same_text else _NONE
-        # The smallest id, not the first: random samples depend on it, but must not depend on the order of the examples.
+        # The smallest id, so that random samples do not depend on the order of the examples.
         questions.append(Question(Query(min(ids), text, answers, examples[0].fields), ids, positives, others))
     return questions
 
 
 def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[str]]:
-    """Map each document id with copies to all ids with its text. Memory use does not depend on the corpus's size."""
+    """Map each document that has copies to all ids with its text. Memory use does not grow with the corpus."""
     digests = {document: text_digest(corpus.get(document)) for document in sorted(document_ids)}
     same_text: dict[bytes, list[str]] = {digest: [] for digest in digests.values()}
     if same_text:

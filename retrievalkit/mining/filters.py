@@ -2,7 +2,7 @@
 
 In order, they drop: known positives, copies of a positive's text, passages of its document, its near duplicates,
 passages that contain the answer, the first ranks, scores too close to the positive's, hits that plugins' filters drop,
-near duplicates of a better negative, and last, because it is the most expensive, hits that a re-ranker considers
+near duplicates of a better negative, and last, as re-ranking is the most expensive, hits that a re-ranker considers
 relevant. Each filter sees only the hits that the previous filters kept.
 """
 
@@ -286,7 +286,7 @@ def make_filters(options: MiningOptions, passages: Passages, scores: PairScores 
 
 
 def _selected(options: MiningOptions) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names and options of the filters, in order."""
+    """Yield the names and options of the filters, in order."""
     if options.drop_positives:
         yield "known_positive", {}
         yield "positive_copy", {}
@@ -329,7 +329,7 @@ class Filtered:
 
 
 def _check_places(step: Filter, remaining: object, left: Sequence[Places]) -> None:
-    """Refuse a filter's result that is not some of the places left, in their order, for each question."""
+    """Refuse a filter's result unless it is a subsequence of the places left for each question."""
     if not isinstance(remaining, Sequence) or isinstance(remaining, str) or len(remaining) != len(left):
         problem = f"keep() returns {shown(remaining)} for {len(left)} questions, and should return places for each"
         raise registry.wrong_result("filter", step, problem)

@@ -1,4 +1,4 @@
-"""`rkit mine-negatives`: hits and training examples in, examples with hard negatives and an audit out.
+"""`rkit mine-negatives`: adds hard negatives from hits to training examples, and writes an audit.
 
     rkit mine-negatives --from bm25|CHECKPOINT|INDEX|RUN --corpus CORPUS --examples TRAIN --output FILE
 
@@ -94,10 +94,7 @@ def mine_negatives(options: MineOptions) -> Examples:
     if options.corpus is None:
         msg = "there is no corpus to mine. Give the passages: corpus=..."
         raise InputError(msg)
-    if options.output is not None:
-        audit = mine(options)
-        return Examples.written(options.output, options.corpus, audit, audit_table(audit))
     with storage.scratch() as folder:
-        place = folder / "mined.jsonl"
-        audit = mine(replace(options, output=place))
-        return Examples.written(place, options.corpus, audit, audit_table(audit), stays=False)
+        output = folder / "mined.jsonl" if options.output is None else options.output
+        audit, stays = mine(replace(options, output=output)), options.output is not None
+        return Examples.written(output, options.corpus, audit, audit_table(audit), stays=stays)

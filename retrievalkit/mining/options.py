@@ -80,7 +80,7 @@ class MiningOptions:
         return checked or any(filter_class(text).needs_answers for text in self.filters)
 
     def as_dict(self) -> dict[str, Any]:
-        """The options for the audit; `filters` only if there are any."""
+        """Return the options for the audit; `filters` only if there are any."""
         values = {option.name: getattr(self, option.name) for option in fields(MiningOptions)}
         return {name: value for name, value in values.items() if name != "filters" or value}
 
@@ -106,7 +106,7 @@ class MiningOptions:
 
 
 def filter_class(text: str) -> type[Filter]:
-    """The class of a filter that is written like "longer_than(words=5)"."""
+    """Return the class of a filter that is written like "longer_than(words=5)"."""
     return registry.get("filter", read_call(text)[0])
 
 

@@ -44,8 +44,8 @@ class Mining:
     def applicable(self) -> Mining:
         """Return this mining run with the options that apply to its questions.
 
-        If no question has answers, the search for answers is skipped with a note: one recipe serves collections with
-        answers and without.
+        If no question has answers, the search for answers is skipped with a note, so that a recipe serves collections
+        with and without answers.
         """
         if not self.options.needs_answers or any(question.query.answers for question in self.questions):
             return self
@@ -92,7 +92,7 @@ class Mining:
                 number = (start + offset) // size
                 if number >= done:
                     yield number, part_hits[offset : offset + size]
-        next(hits, None)  # the search reports its notes at its end
+        next(hits, None)  # the search reports its notes at the end
 
     def _with_answers(self, hits: Sequence[Hits], batch: Sequence[Question]) -> list[Found]:
         documents = {document for ids, _ in hits for document in ids}
@@ -114,7 +114,7 @@ class Mining:
 
 
 class MinedParts:
-    """Mined negatives in a folder of parts, `size` questions each; only a few parts are in memory at a time.
+    """Mined negatives in a folder of parts of `size` questions; only a few parts are in memory at a time.
 
     The audits of the parts are added to `audit`.
     """
@@ -161,12 +161,12 @@ class _Part:
 
 
 def part_size(depth: int) -> int:
-    """The number of questions per part: fewer if each has many hits."""
+    """Return the number of questions per part: fewer if each has many hits."""
     return _halved(PART, depth, PART_HITS)
 
 
 def searched_at_once(depth: int) -> int:
-    """The number of questions searched together, limited by the hits in memory; a multiple of the part size."""
+    """Return the number of questions to search together: a multiple of the part size, bounded by the hits in memory."""
     unit = max(PART, _SEARCH_BATCH)
     return HITS_AT_ONCE // depth // unit * unit or max(part_size(depth), _halved(unit, depth, HITS_AT_ONCE))
 

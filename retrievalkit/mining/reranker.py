@@ -17,7 +17,7 @@ from retrievalkit.models.rerankers import open_reranker, score_pairs
 
 WINDOW = 4_096
 _RANKINGS = 64
-"""Rankings kept in memory: pairs come question by question."""
+"""Rankings kept in memory; pairs are in the order of their questions."""
 
 
 def open_scores(

@@ -33,7 +33,7 @@ def _number(word: str) -> int:
 
 
 def shingles(passage: Passage) -> Shingles:
-    """The distinct hashes of a passage's word 5-grams, ascending."""
+    """Return the distinct hashes of a passage's word 5-grams, ascending."""
     import numpy as np
 
     words = _WORD.findall((passage.text if passage.text.strip() else passage.title).casefold())
@@ -47,12 +47,12 @@ def shingles(passage: Passage) -> Shingles:
 
 
 def shingles_of(passages: Callable[[str], Passage]) -> Callable[[str], Shingles]:
-    """Cached function from passage id to shingles: a text is processed once for many questions."""
+    """Return a cached function from passage id to shingles: a text is processed once for many questions."""
     return lru_cache(_CACHED_TEXTS)(lambda identifier: shingles(passages(identifier)))
 
 
 def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
-    """The Jaccard coefficient of each text with the other text; 0 if either is empty."""
+    """Return the Jaccard coefficient of each text with the other text; 0 if either is empty."""
     import numpy as np
 
     coefficients = []
@@ -63,7 +63,7 @@ def likeness(texts: Sequence[Shingles], other: Shingles) -> list[float]:
 
 
 def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, float] | None]:
-    """For each text, the earlier text that it nearly repeats and their coefficient, at least the threshold, or None.
+    """Return, for each text, the earlier text that it nearly repeats and their coefficient; None below the threshold.
 
     Of several similar texts the first is the original: a text that is itself a near duplicate is never an original.
     """

@@ -1,7 +1,7 @@
 """Sources of hits to mine: BM25, a checkpoint, an index, a run, or several of these, whose hits are fused.
 
 For a checkpoint and BM25 an index is built first, in a folder next to the output. Its name is a hash of its inputs, so
-that an interrupted run reuses it, but a run with other inputs does not.
+that only an interrupted run with the same inputs reuses it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Sources:
             raise OptionError(msg)
 
     def fingerprint(self) -> str:
-        """A fingerprint of everything that determines the hits, except the corpus."""
+        """Return a fingerprint of everything that determines the hits, except the corpus."""
         prints = [self._fingerprint(name, kind) for name, kind in zip(self.names, self.kinds, strict=True)]
         return storage.fingerprint_value([prints, self.model, self.fusion.given(), self.precision])
 
@@ -182,7 +182,7 @@ class Sources:
 
 
 def _searched(fusion: Fusion | None, depth: int, searcher: Searcher, questions: Sequence[Question]) -> list[Hits]:
-    """The hits of questions, searched in one batch."""
+    """Search for a batch of questions."""
     import numpy as np
 
     from retrievalkit.indexing.open_indexes import OpenRun
@@ -195,7 +195,7 @@ def _searched(fusion: Fusion | None, depth: int, searcher: Searcher, questions: 
 
 
 def source_kind(source: str | Path) -> str:
-    """The kind of a source: "bm25", "checkpoint", "index" or "run"."""
+    """Return the kind of a source: "bm25", "checkpoint", "index" or "run"."""
     path = Path(source)
     if str(source) == "bm25":
         return "bm25"
@@ -216,7 +216,7 @@ def source_kind(source: str | Path) -> str:
 
 
 def _names_in(source: OpenRun, questions: Sequence[Question]) -> dict[str, str]:
-    """Map each question to its id in the run, out of all ids of the question."""
+    """Map each question's id to the id that the run has for it, among all ids of the question."""
     return {
         question.query.id: next((other for other in question.ids if other in source.run), question.query.id)
         for question in questions

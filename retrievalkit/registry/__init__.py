@@ -2,7 +2,7 @@
 
 Plugins come from three places, with equal rights: the built-in components, installed distributions with an entry point
 in the group `retrievalkit.plugins`, and local files named in `RKIT_PLUGIN_FILES`. `RKIT_PLUGINS=mlr,mvr` limits the
-installed plugins to load.
+installed plugins that are loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -176,7 +177,7 @@ class Registry:
         manager = pluggy.PluginManager("retrievalkit")
         manager.add_hookspecs(hookspecs)
         try:
-            # A plugin's output would otherwise precede the output of every command.
+            # Otherwise a plugin's output would precede the output of every command.
             with contextlib.redirect_stdout(sys.stderr):
                 module = load()
                 _check_contract(module)
@@ -199,7 +200,7 @@ class Registry:
 
         Raises:
             UnknownNameError: The name is not registered; lists the plugins that could not be loaded.
-            MissingDependencyError: It is a command of one of our distributions that is not installed.
+            MissingDependencyError: The command belongs to a distribution of ours that is not installed.
             PluginError: Two distributions registered it.
         """
         candidates = self.candidates(kind, name)
@@ -214,11 +215,11 @@ class Registry:
         return candidates[0]
 
     def candidates(self, kind: str, name: str) -> list[Component]:
-        """Return every component of a kind and name: several are a clash."""
+        """Return every component of a kind and name; several are a clash."""
         return self._kind(kind).get(name, [])
 
     def hint(self, kind: str, name: str) -> str:
-        """Hint for an unknown name: the package of the nearest name, and the plugins that could not be loaded."""
+        """Return a hint for an unknown name: the package of the nearest name, and plugins that could not be loaded."""
         near = self._kind(kind).get(nearest(name, self._kind(kind)) or "", [])
         owners = [owner for owner in near if owner.distribution != "retrievalkit"]
         origins = [f"'{owner.name}' comes with {owner.distribution} {owner.version}." for owner in owners]
@@ -229,7 +230,7 @@ class Registry:
         return self._components[kind]
 
     def broken_plugins(self) -> str:
-        """A sentence on the plugins that could not be loaded, with reasons; "" if there are none."""
+        """Return a sentence on the plugins that could not be loaded, with reasons; "" if there are none."""
         broken = [f"{plugin.name} ({plugin.error})" for plugin in self.plugins if plugin.error]
         return f"Plugins that could not be loaded: {'; '.join(broken)}." if broken else ""
 
@@ -314,7 +315,7 @@ def read_file(path: Path) -> Plugin:
 
 
 def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
-    """The entry points to load, with name and version of their distributions."""
+    """Return the entry points to load, with name and version of their distributions."""
     # A distribution appears once for each folder on the path with its metadata; the first is imported.
     declared = reversed(tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
     points = {(point.name, owner[0]): (point, *owner) for point in declared for owner in (_owner(point),)}
@@ -327,7 +328,7 @@ def _entry_points() -> list[tuple[importlib.metadata.EntryPoint, str, str]]:
 
 
 def _owner(entry_point: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Name and version of its distribution: two lines of a file whose format, e-mail, is slow to parse."""
+    """Return name and version of its distribution: two lines of a file whose format, e-mail, is slow to parse."""
     if entry_point.dist is None:
         return "unknown", "unknown"
     text = entry_point.dist.read_text("METADATA") or ""
@@ -360,7 +361,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _other_module(path: Path) -> str | None:
-    """The path of another module of the same name, which the file would hide; None if there is none."""
+    """Return the path of another module of the same name, which the file would hide; None if there is none."""
     try:
         spec = sys.modules[path.stem].__spec__ if path.stem in sys.modules else importlib.util.find_spec(path.stem)
     except (ImportError, ValueError):
@@ -371,7 +372,7 @@ def _other_module(path: Path) -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The error on one line, with its type unless it is one of our errors, whose messages are complete."""
+    """Format an error on one line, with its type unless it is one of our errors, whose messages are complete."""
     text = " ".join(str(error).split())
     return text if isinstance(error, RetrievalkitError) else f"{type(error).__name__}: {text}"
 
@@ -397,18 +398,19 @@ def get(kind: str, name: str) -> type:
     return loaded
 
 
-def wrong_result(kind: str, made: object, problem: str) -> PluginError:
-    """Return the error for a result of the wrong form, which names the component that `made` is and its plugin."""
-    own = type(made)
-    listed = [one for some in default_registry()._components[kind].values() for one in some]
-    found = next((one for one in listed if one.target == f"{own.__module__}:{own.__qualname__}"), None)
-    described = f"{kind} '{own.__name__}'" if found is None else found._described()
-    return PluginError(f"{described}: {problem}. Correct the plugin; rkit plugins check finds such errors.")
+def wrong_result(kind: str, component: object, problem: str) -> PluginError:
+    """Return the error for a wrong result of a component; it names the component and its plugin."""
+    own = type(component)
+    target = f"{own.__module__}:{own.__qualname__}"
+    registered = itertools.chain.from_iterable(default_registry()._components[kind].values())
+    described = (known._described() for known in registered if known.target == target)
+    name = next(described, f"{kind} '{own.__name__}'")
+    return PluginError(f"{name}: {problem}. Correct the plugin; rkit plugins check finds such errors.")
 
 
-def missing(made_by: Mapping[str, Any]) -> str:
+def missing(part: Mapping[str, Any]) -> str:
     """Describe the origin of an unregistered component and how to install it, for messages."""
-    distribution, version = made_by["distribution"], made_by["version"]
+    distribution, version = part["distribution"], part["version"]
     if version == LOCAL_FILE:
         import shlex
 

@@ -1,6 +1,6 @@
 """The options of a component: reads, checks and converts the keyword-only arguments of its constructor.
 
-Values come from recipes, `--set` and Python; each is converted to the type of its option, or refused with the reason.
+Values from recipes, `--set` and Python are converted to the type of their option, or refused with the reason.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def options(component_class: type) -> dict[str, Option]:
             f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
         )
         raise PluginError(msg) from error
-    # Base classes first: a class documents its own options, and inherited options with another meaning.
+    # Base classes first, so that a class can redefine the description of an inherited option.
     documented = (*(base.__doc__ or "" for base in reversed(component_class.__mro__)), constructor.__doc__ or "")
     described = {name: text for doc in documented for name, text in _descriptions(inspect.cleandoc(doc)).items()}
     return {
@@ -141,7 +141,7 @@ def read_call(text: str) -> tuple[str, dict[str, Any], int | None]:
 
 
 def _keywords(arguments: str) -> dict[str, Any] | None:
-    """The values of `(name=value, ...)`, where a value may be a bare word; None for another syntax."""
+    """Parse the values of `(name=value, ...)`, where a value may be a bare word; None for another syntax."""
     try:
         call = ast.parse(f"_{arguments}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -179,7 +179,7 @@ def _takes_sequence(annotation: Any) -> bool:
 
 
 def _descriptions(docstring: str) -> dict[str, str]:
-    """The `Args:` section of a Google-style docstring: name -> description on a single line."""
+    """Parse the `Args:` section of a Google-style docstring: name -> description on a single line."""
     _, _, section = docstring.partition("Args:\n")
     descriptions: dict[str, str] = {}
     name, indent = "", 0

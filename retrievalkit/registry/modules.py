@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def module_spec(module: str) -> ModuleSpec | None:
-    """Return the spec of a module; None if it is not installed, or if the name is not a module's.
+    """Return the spec of a module; None if it is not installed, or if the name is not valid.
 
     Unlike `importlib.util.find_spec`, does not import the module's parent packages.
     """

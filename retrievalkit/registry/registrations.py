@@ -27,13 +27,13 @@ METRICS = {
 
 @hookimpl
 def register_encoders(register: Register) -> None:
-    """The built-in encoder."""
+    """Register the built-in encoder."""
     register("transformer", "retrievalkit.models.encoders.transformer:Transformer")
 
 
 @hookimpl
 def register_poolers(register: Register) -> None:
-    """The built-in poolers."""
+    """Register the built-in poolers."""
     for name in ("cls", "mean", "max", "last"):
         register(name, f"retrievalkit.models.poolers.single_vector:{name.capitalize()}")
     register("projected", "retrievalkit.models.poolers.single_vector:Projected")
@@ -42,7 +42,7 @@ def register_poolers(register: Register) -> None:
 
 @hookimpl
 def register_losses(register: Register) -> None:
-    """The built-in losses."""
+    """Register the built-in losses."""
     register("contrastive", "retrievalkit.models.losses.contrastive:Contrastive")
     register("distill_kl", "retrievalkit.models.losses.distillation:DistillKL")
     register("margin_mse", "retrievalkit.models.losses.distillation:MarginMSE")
@@ -51,7 +51,7 @@ def register_losses(register: Register) -> None:
 
 @hookimpl
 def register_indexers(register: Register) -> None:
-    """The built-in indexers."""
+    """Register the built-in indexers."""
     for name in ("flat", "faiss", "sparse", "small"):
         register(name, f"retrievalkit.indexing.indexers.{name}:{name.capitalize()}")
     register("dense_sparse", "retrievalkit.indexing.indexers.dense_sparse:DenseSparse")
@@ -59,14 +59,14 @@ def register_indexers(register: Register) -> None:
 
 @hookimpl
 def register_pretrainers(register: Register) -> None:
-    """The built-in pretrainers."""
+    """Register the built-in pretrainers."""
     register("mlm", "retrievalkit.models.pretrainers.mlm:MaskedLanguageModel")
     register("retromae", "retrievalkit.models.pretrainers.retromae:RetroMAE")
 
 
 @hookimpl
 def register_sources(register: Register) -> None:
-    """The built-in sources."""
+    """Register the built-in sources."""
     register("documents", "retrievalkit.data.sources.documents:Documents")
     register("hf", "retrievalkit.data.sources.remote:HuggingFace")
     register("irds", "retrievalkit.data.sources.remote:IrDatasets")
@@ -77,7 +77,7 @@ def register_sources(register: Register) -> None:
 
 @hookimpl
 def register_filters(register: Register) -> None:
-    """The built-in filters."""
+    """Register the built-in filters."""
     for name in (
         "known_positive", "positive_copy", "same_document", "like_positive", "answer", "rank", "absolute_margin",
         "relative_margin", "like_better", "reranked",
@@ -87,7 +87,7 @@ def register_filters(register: Register) -> None:
 
 @hookimpl
 def register_fusions(register: Register) -> None:
-    """The built-in fusion methods."""
+    """Register the built-in fusion methods."""
     register("rrf", "retrievalkit.search.fusion:ReciprocalRanks")
     register("sum", "retrievalkit.search.fusion:Sum")
     register("linear", "retrievalkit.search.fusion:Linear")
@@ -95,24 +95,24 @@ def register_fusions(register: Register) -> None:
 
 @hookimpl
 def register_metrics(register: Register) -> None:
-    """The built-in metrics."""
+    """Register the built-in metrics."""
     for name, text in METRICS.items():
         register(name, "retrievalkit.evaluation.measures:IrMeasure", help=text)
 
 
 @hookimpl
 def register_rerankers(register: Register) -> None:
-    """The built-in re-ranker."""
+    """Register the built-in re-ranker."""
     register("cross_encoder", "retrievalkit.models.cross_encoder:CrossEncoder")
 
 
 @hookimpl
 def register_recipes(register: Register) -> None:
-    """The recipes of this repository, which `rkit run` also finds without the prefix."""
+    """Register the recipes of this repository, which `rkit run` also finds without the prefix."""
     register("retrievalkit", "retrievalkit.recipes.files:FOLDER", help="The recipes that come with retrievalkit.")
 
 
 @hookimpl
 def register_workers(register: Register) -> None:
-    """The processes that torchrun started."""
+    """Register the processes that torchrun started."""
     register("torchrun", "retrievalkit.training.ranks:Ranks")

@@ -1,8 +1,8 @@
 """Permissions that only the user can grant: running a model's code, and using credentials.
 
-Recipes, checkpoints and manifests may come from strangers, so their contents can grant neither. Code runs only if the
-environment allows it; `anonymously` withholds the hub's token while something named by a file is opened, and
-`in_recipe` is True while the options of a command come from a recipe, not from the user.
+Recipes, checkpoints and manifests may come from strangers, so they can grant neither. Code runs only if the environment
+allows it; `anonymously` withholds the hub's token from objects that a file names, and `in_recipe` is True while the
+options of a command come from a recipe instead of the user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def code_allowed() -> bool:
 
 
 def is_anonymous() -> bool:
-    """True if the object being opened was named by a file, so that no token may be sent."""
+    """True if a file named the object being opened, so that no token may be sent."""
     return _ANONYMOUS.get()
 
 

@@ -21,13 +21,13 @@ _SHOWN = 3
 
 @dataclass(eq=False)
 class Notices:
-    """Warnings of a command, or of its worker on another machine."""
+    """Warnings of a command, or of a worker on another machine."""
 
     strict: bool = False
     sentences: dict[str, None] = field(default_factory=dict)
     # (kind of text, limit) -> number of truncated texts, and maximum number of lost tokens
     cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    # Hashes of the first truncated texts: epochs, indexes and explanations tokenise the same text again.
+    # Hashes of the first truncated texts: epochs, indexes and explanations tokenise the same text repeatedly.
     texts: set[int] = field(default_factory=set)
 
     def warnings(self) -> list[str]:
@@ -80,19 +80,19 @@ def gathered() -> Iterator[Notices]:
         _commands.remove(notices)
 
 
-def join(met: Notices) -> None:
+def join(other: Notices) -> None:
     """Add the warnings of another process.
 
     Raises:
         InputError: The command is strict, and there are warnings.
     """
-    check(*met.warnings())
-    if met.sentences:
-        note(*met.sentences)
+    check(*other.warnings())
+    if other.sentences:
+        note(*other.sentences)
     if not _commands:
         return
     counts = _commands[-1].cut
-    for key, (count, most) in met.cut.items():
+    for key, (count, most) in other.cut.items():
         before, longest = counts.get(key, (0, 0))
         counts[key] = before + count, max(longest, most)
 
@@ -112,7 +112,7 @@ def note(*sentences: str) -> None:
 
 
 def check(*sentences: str) -> None:
-    """Raise warnings as an error if the command is strict; for programs that print them themselves.
+    """Raise warnings as an error if the command is strict, for programs that print the warnings themselves.
 
     Raises:
         InputError: The command is strict, and there are warnings.

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: a single file each, which loads nothing from elsewhere.
+"""Self-contained HTML pages: single files that load nothing.
 
 Each kind of page has a template in templates/, which extends base.html.j2, uses the elements of parts.html.j2 and is
 filled by `render`. All values are escaped as text, except SVG figures. Pages follow the reader's preference for a light

@@ -1,6 +1,6 @@
 """Progress of a long step on standard error: a bar on a terminal, occasional lines elsewhere.
 
-In a notebook, it is a single line that is overwritten, and removed at the end.
+In a notebook, a single line is overwritten, and removed at the end.
 
     with ProgressBar("encode documents", total=50_000, unit="texts") as progress:
         for batch in batches:
@@ -90,7 +90,7 @@ class ProgressBar:
             self._last_line = now
 
     def _with_time_left(self, now: float) -> str:
-        """Return the counts, and the remaining time at the speed of this command, without earlier runs."""
+        """Return the counts, and the remaining time at the speed of this command, not of earlier commands."""
         current = self.done - self._before
         if not self.total or current <= 0:
             return self._counted()

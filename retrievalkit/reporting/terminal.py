@@ -30,7 +30,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def printable_json(text: str) -> str:
-    """Escape control characters in JSON with JSON escapes, which keeps its meaning."""
+    """Replace control characters in JSON by JSON escapes, which mean the same."""
     return _IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

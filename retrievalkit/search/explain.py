@@ -1,7 +1,7 @@
 """Explanations of hits: the terms that make up a score, the nearest vector or sentence, or pairs of similar tokens.
 
-A text index explains its own scores. For a vector index, the few texts of the hits are encoded again with its
-checkpoint, which is cheap and works with every indexer.
+A text index explains its own scores. For a vector index, its checkpoint encodes the few texts of the hits again, which
+is cheap and works with every indexer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def described(
     passages: Mapping[str, Hits] | None = None,
     why: bool = True,
 ) -> list[DescribedHit]:
-    """Hits with texts and explanations (see `explain`); documents have those of their `passages`."""
+    """Add texts and explanations (see `explain`) to hits; for a document, to its `passages`."""
     if not passages:
         reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
         return describe_hits(hits, query.text, corpus, reasons)
@@ -92,7 +92,7 @@ def explain(
         reasons = _reasons(searcher, source, query, ids, corpus) if why else {}
         ranked: list[tuple[int | None, float | None]] = [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
         if candidates is not None:
-            # A hit with a score but no rank was scored by this source, but not retrieved.
+            # This source scored a hit without a rank, but did not retrieve it.
             pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
             ranked = [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
         column = [
@@ -106,7 +106,7 @@ def explain(
 def _reasons(
     searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
 ) -> dict[str, Found]:
-    """Explanations of documents' scores in one source, where available: terms, vectors, sentences or token pairs."""
+    """Explain documents' scores in one source, where possible: by terms, vectors, sentences or token pairs."""
     if not isinstance(source, OpenIndex) or not ids:
         return {}
     if not source.needs_encoding:
@@ -122,8 +122,8 @@ def _reasons(
     if (compiled := searcher.encoders.compiled(source)) is not None:
         with notices.gathered():
             vector = compiled.encode([query.content], "query")[0]
-            found = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
-            return dict(zip(texts, found, strict=True))
+            nearest = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
+            return dict(zip(texts, nearest, strict=True))
     # Imported late: importing torch would take most of the time of a search that does not need it.
     from retrievalkit.scoring import scores, viewed
 
@@ -168,7 +168,7 @@ def _vectors(representation: Representation) -> int:
 def _by_sentences(
     query: np.ndarray, texts: Sequence[Text], tokenize: Tokenize, encode: Callable[[Sequence[Text], Side], np.ndarray]
 ) -> list[Found]:
-    """Each text's sentence nearest to a query, (dim,), by the same model; none if the text has a single sentence."""
+    """Find each text's sentence nearest to a query vector (dim,); none if the text has a single sentence."""
     parts = [part if len(part := _sentences(tokenize, text)) > 1 else [] for text in texts]
     # Overlapping passages share sentences.
     sentences = list(dict.fromkeys(sentence for part in parts for sentence in part))
@@ -181,7 +181,7 @@ def _by_sentences(
 
 
 def _sentences(tokenize: Tokenize, text: Text) -> list[str]:
-    """The sentences of a text, without its title, that the model reads: later sentences do not affect the vector."""
+    """Return the sentences of a text, without its title, that the model reads: later ones do not affect the vector."""
     title, body, _ = text
     ends = sentence_ends(body)[:MOST_SENTENCES]
     whole = [body[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
@@ -197,7 +197,7 @@ def _sentences(tokenize: Tokenize, text: Text) -> list[str]:
 def _by_vectors(
     retriever: Retriever, query: Text, texts: Sequence[Text], queries: Representation, documents: Representation
 ) -> list[Found]:
-    """The document vector nearest to a query of a single vector, or else the pairs of nearest tokens."""
+    """Name the document vector nearest to a single query vector, or else the pairs of nearest tokens."""
     from retrievalkit.scoring import vector_scores
 
     products = vector_scores(queries, documents)[0]  # (m_q, D, m_d)
@@ -233,7 +233,7 @@ def _by_vectors(
 def _token_names(
     retriever: Retriever, texts: Sequence[Text], encoded: Representation, side: Side
 ) -> list[list[str]] | None:
-    """The token of each vector, by text; None if vectors do not correspond to tokens."""
+    """Return the token of each vector, by text; None if vectors do not correspond to tokens."""
     encoder = retriever.tower(side)
     batch = encoder.collate(encoder.tokenize(texts, side), side)
     if batch.input_ids.shape[1] != _vectors(encoded) or (side == "document" and encoded.vector_mask is None):

@@ -82,7 +82,7 @@ class Fusion:
         return self._class.uses_scores
 
     def weights_of(self, runs: int) -> Scores:
-        """The weight of each run, shape (runs,)."""
+        """Return the weight of each run, shape (runs,)."""
         if not runs:
             msg = "there are no runs to fuse. Give at least one."
             raise InputError(msg)
@@ -92,7 +92,7 @@ class Fusion:
         return np.array(self.weights or [1.0] * runs, dtype=np.float64)
 
     def parts(self, found: Candidates) -> Scores:
-        """Each run's contribution to each document before weighting, shape (documents, runs)."""
+        """Return each run's contribution to each document before weighting, shape (documents, runs)."""
         parts = self._fusion_method.parts(found)
         form = f"{type(parts).__name__} of shape {np.shape(parts)}"
         if not isinstance(parts, np.ndarray) or parts.shape != found.scores.shape or parts.dtype.kind not in "fiu":
@@ -107,11 +107,11 @@ class Fusion:
         return parts.astype(np.float64, copy=False)
 
     def __call__(self, found: Candidates, depth: int) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and scores of a query's best documents, at most `depth`."""
+        """Return the ids and scores of a query's best documents, at most `depth`."""
         return best(found.ids, self.total(self.parts(found)), depth)
 
     def total(self, parts: Scores) -> NDArray[np.float32]:
-        """The fused scores, shape (documents,), computed from each run's contributions."""
+        """Compute the fused scores, shape (documents,), from each run's contributions."""
         weighted = parts * self.weights_of(parts.shape[1])
         if weighted.shape[1] > 2:
             # Added in order of size, so that rounding does not depend on the order of the runs.
@@ -164,7 +164,7 @@ class ReciprocalRanks(FusionMethod):
         self.rrf_k = rrf_k
 
     def parts(self, found: Candidates) -> Scores:
-        """The reciprocals; 0 for documents that a run did not retrieve."""
+        """Return the reciprocals; 0 for documents that a run did not retrieve."""
         reciprocal: Scores = 1.0 / np.maximum(found.ranks + self.rrf_k, 1)
         return np.where(found.ranks > 0, reciprocal, 0.0)
 
@@ -183,7 +183,7 @@ class Sum(FusionMethod):
         self.missing = missing
 
     def parts(self, found: Candidates) -> Scores:
-        """The normalised scores."""
+        """Return the normalised scores."""
         missing = "minimum" if self.missing == "computed" else self.missing
         parts = np.zeros(found.scores.shape)
         for run, column in enumerate(found.scores.T):
@@ -244,7 +244,7 @@ def gather(rankings: Sequence[Ranking], query_id: str) -> Candidates:
 
 
 def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str], NDArray[np.float32]]:
-    """The documents with the highest scores (as 32-bit floats); ties in ascending order of id."""
+    """Return the documents with the highest scores (as 32-bit floats); ties in ascending order of id."""
     rounded = scores.astype(np.float32)
     order = np.argsort(-rounded, kind="stable")
     ranked = rounded[order]
@@ -258,5 +258,5 @@ def best(ids: Sequence[str], scores: NDArray[Any], depth: int) -> tuple[list[str
 
 
 def as_hits(ids: Sequence[str], scores: Sequence[float] | NDArray[Any]) -> list[tuple[str, float]]:
-    """Ids and scores as (id, score) pairs."""
+    """Pair ids with scores."""
     return list(zip(ids, np.asarray(scores, dtype=np.float32).tolist(), strict=True))

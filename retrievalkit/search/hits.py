@@ -1,6 +1,6 @@
-"""Readable hits: rank, score, title, the snippet of the passage that matches the query best, and explanations.
+"""Readable hits: rank, score, title, the part of the passage that matches the query best, and explanations.
 
-Explanations (`Found`) are printed as one line per index: the hit's rank and score, and the terms, document vector,
+Explanations (`Found`) are printed as a line per index: the hit's rank and score, and the terms, document vector,
 sentence or token pairs nearest to the query.
 """
 
@@ -55,7 +55,7 @@ class Found:
         view_number: The position of this vector, from 0.
         views: Number of document vectors.
         sentence: The text's sentence nearest to the query, if a text has a single vector.
-        sentence_score: Its score by the same model.
+        sentence_score: The sentence's score by the same model.
         terms: Shared term -> its contribution to the score, largest first.
         tokens: The query's tokens with their nearest document tokens, most similar first.
     """
@@ -74,14 +74,14 @@ class Found:
     tokens: tuple[TokenPair, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON values; unknown values are left out, except rank and score."""
+        """Return the explanation as JSON values; unknown values are left out, except rank and score."""
         known = {name: _short(value) for name, value in asdict(self).items() if value not in (None, {}, ())}
         return {"index": self.index, "rank": self.rank, "score": _short(self.score), **known}
 
 
 @dataclass(frozen=True)
 class DescribedHit:
-    """A hit with its text and explanations; a document has those of its best passage.
+    """A hit with its text and explanations; for a document, of its best passage.
 
     Attributes:
         rank: 1 for the best.
@@ -108,7 +108,7 @@ class DescribedHit:
     passages: tuple[DescribedHit, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The hit as JSON values."""
+        """Return the hit as JSON values."""
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
         reasons = [reason.to_json() for reason in self.found]
@@ -125,7 +125,7 @@ def _short(value: Any) -> Any:
 def describe_hits(
     hits: Sequence[tuple[str, float]], query: str, corpus: Corpus | None, found: Sequence[Sequence[Found]] = ()
 ) -> list[DescribedHit]:
-    """Add title and snippet to hits, unless there is no corpus or it lacks the document."""
+    """Add title and snippet to hits whose texts are in the corpus."""
     passages = {} if corpus is None else corpus.find(document_id for document_id, _ in hits)
     described = []
     for rank, (document_id, score) in enumerate(hits, 1):
@@ -158,7 +158,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
 
 
 def render(hits: Sequence[DescribedHit], console: Console) -> None:
-    """Print hits, wrapped on a terminal; elsewhere each part is one line of any length, for programs to read."""
+    """Print hits, wrapped on a terminal; elsewhere each part is a line of any length, for programs."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -167,7 +167,7 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
     for hit in hits:
         head = Text(f"{hit.rank:>3}  ")
         head.append(printable(hit.title or hit.id), style="bold")
-        # In package documentation, the name is both id and title.
+        # In package documentation, a name is both id and title.
         if hit.title and hit.title != hit.id:
             head.append(f"  {printable(hit.id)}", style="dim")
         head.append(f"  {hit.score:.4f}", style="cyan")
@@ -205,12 +205,12 @@ def _fields_line(fields: Mapping[str, Value]) -> str:
 
 
 def reasons_of(hit: DescribedHit) -> list[str]:
-    """Explanations as text, one line per index that has any."""
+    """Format explanations as text, one line per index that has any."""
     return ["".join(parts) for parts in _reasons(hit)]
 
 
 def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
-    """A line per index with an explanation: (name, rank and score, reason); for a single index, only the reason."""
+    """Return (name, rank and score, reason) of each index with an explanation; of a single index only the reason."""
     lines = []
     for reason in hit.found:
         parts = []

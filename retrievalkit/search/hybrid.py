@@ -45,7 +45,7 @@ class FusedOptions(HybridOptions):
 
 
 class Hybrid(Searching):
-    """Indexes and runs whose hits are fused. The indexes stay open, and may also be searched on their own.
+    """Indexes and runs whose hits are fused. The indexes stay open, and may be searched on their own too.
 
     After `add`, `delete` or `compact` on one of the indexes, the hybrid searches its new state.
 
@@ -54,7 +54,7 @@ class Hybrid(Searching):
         tuned: The result of `tune`, if the fusion was tuned.
 
     Raises:
-        InputError: An entry is neither an index nor a run, or an option is invalid.
+        InputError: A part is neither an index nor a run, or an option is invalid.
     """
 
     @method(FusedOptions)
@@ -80,7 +80,7 @@ class Hybrid(Searching):
         """The searcher over all parts, rebuilt after an index has changed."""
         with self._joining:
             searcher, now = super().searcher, self._open_now()
-            # If an index is closed, its searcher stays open here.
+            # The searcher of an index that was closed stays open here.
             if now != self._sources and None not in now:
                 searcher = self._searcher = _joined(self.parts)
                 self._sources = now
@@ -132,7 +132,7 @@ class Hybrid(Searching):
         return {named.get(name, name): value for name, value in values.items() if value is not None}
 
     def mining_options(self) -> dict[str, Any]:
-        """Options of `rk.mine_negatives` for mining the hybrid's hits."""
+        """Return options of `rk.mine_negatives` for mining the hybrid's hits."""
         opened = self.options | {"source": self.parts}
         for part in self.parts:
             opened |= part.mining_options() if isinstance(part, Index) else {}

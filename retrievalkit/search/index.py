@@ -42,8 +42,8 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
         model: A loaded retriever, or the folder or name of a model. None = `texts` are indexed without encoding.
         output: The index folder to write.
         vectors: Precomputed vectors, in a form that `Vectors.of` accepts: `texts` are then optional, and `model`
-            encodes queries, unless they are vectors too. Or a path at which to keep the vectors that the model
-            computes, for other indexes; None = they are removed.
+            encodes queries, unless they are vectors too. Or a path for the vectors that the model computes, to be
+            reused for other indexes; None = they are removed.
         ids: Ids of precomputed vectors; None = the ids of the texts, or numbers from 0.
         indexer: Indexer (rkit plugins list); by default flat for vectors, bm25 for texts.
         indexer_options: Options of the indexer.
@@ -64,7 +64,7 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, after checking that the output is a local folder."""
+        """Return the arguments, after checking that the output is a local folder."""
         if values.get("output") is None:
             msg = "index needs 'output', the folder to write."
             raise OptionError(msg)
@@ -83,7 +83,7 @@ def _source(
 ) -> Iterator[str]:
     """Yield the address that the indexer reads: the texts, or a folder of their vectors.
 
-    Vectors go into a hidden folder next to the output, which remains after an interruption.
+    Vectors are written to a hidden folder next to the output, which remains after an interruption.
     """
     place, encoding = storage.place_of(output), encoding or {}
     work_place = place.with_name(f".{place.name}.building")
@@ -131,7 +131,7 @@ def _write_vectors(
         entries["corpus"] = {"source": described["path"], "fingerprint": corpus.fingerprint()}
     if model is not None:
         with model.lock:
-            # The model may have encoded other texts since.
+            # The model may have been used with other dimensions since.
             model.model.dimensions = encoded.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
     encoded.write(folder, **entries)
@@ -168,7 +168,7 @@ class AddOptions(ReadingOptions):
 
     Args:
         texts: Passages with ids, in a form that `Index.build` accepts; or vectors or a vectors folder of the model.
-        vectors: Precomputed vectors; `texts` are then optional, and if left out, unknown to the index.
+        vectors: Precomputed vectors; `texts` are then optional, but the index has no texts to show without them.
         ids: Ids of the vectors; None = their own ids, or the ids of the texts.
         model: Path of the model that encodes the passages, if it is not the path that the index records.
         precision: Number format for encoding; None = as before.
@@ -256,8 +256,8 @@ class Index(Searching):
             msg = f"{', '.join(encoding)} has no effect on precomputed vectors. Leave it out."
             raise OptionError(msg)
         if model is None and (named or encoding or (vectors is not None and not ready)):
-            what = ", ".join([*named, *encoding]) or "vectors"
-            msg = f"{what} only applies to a model that encodes the texts. Give the model: model=..."
+            names = ", ".join([*named, *encoding]) or "vectors"
+            msg = f"{names} only applies to a model that encodes the texts. Give the model: model=..."
             raise OptionError(msg)
         address = None if texts is None else inputs.passages(texts)
         encoded = model is not None or vectors is not None or storage.kind_of(address or "") == "vectors"
@@ -335,11 +335,11 @@ class Index(Searching):
         """Add passages or vectors to the index; only new and changed texts are encoded.
 
         A text whose id is already indexed replaces the old text; a document added as passages ID#1 to ID#3 loses its
-        other passages. The index and hybrids that contain it search the new state immediately; a service does after a
+        other passages. The index and hybrids that contain it search the new state immediately, a service after a
         reload.
 
         Returns:
-            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded` and `compacted`; and the new totals `texts`
+            The counts `added`, `changed`, `unchanged`, `deleted`, `encoded` and `compacted`, and the new totals `texts`
             and `segments`.
 
         Raises:
@@ -368,7 +368,7 @@ class Index(Searching):
 
     @method(DeleteOptions)
     def delete(self, options: DeleteOptions) -> dict[str, int]:
-        """Delete texts from this index; it no longer returns them, also when it is opened again.
+        """Delete texts from this index and its folder.
 
         Returns:
             The counts, as in `add`.
@@ -427,7 +427,7 @@ class Index(Searching):
         return None if self.model is None or known == os.path.abspath(self.model) else self.model
 
     def mining_options(self) -> dict[str, Any]:
-        """Options of `rk.mine_negatives`, which reopens the folder, for mining the index's hits."""
+        """Return options of `rk.mine_negatives`, which reopens the folder, for mining the index's hits."""
         if others := [name for name in self.settings if name != "precision"]:
             msg = (
                 f"'{self.name}' was opened with {others[0]}={self.settings[others[0]]!r}, which mining cannot use. "

@@ -1,7 +1,7 @@
 """Interactive search at a prompt: `rkit search INDEX... --interactive`.
 
-Each line is a query; lines that start with a colon are commands. If standard input is not a terminal, each of its lines
-is answered without a prompt.
+Each line is a query; lines that start with a colon are commands. If standard input is not a terminal, its lines
+are answered without a prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Type a query, or
 def converse(answer: Callable[[str, int], object], k: int) -> None:
     """Answer each line of standard input, until its end or `:q`.
 
-    An error in one query is reported on standard error and does not end the session.
+    An error in a query is reported on standard error and does not end the session.
     """
     for line in _lines():
         name, _, value = line.partition(" ")
@@ -56,7 +56,7 @@ def _say(text: str) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """The lines of standard input, stripped; on a terminal, with a prompt and a history."""
+    """Yield the lines of standard input, stripped; on a terminal, with a prompt and a history."""
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):
             # An invalid byte should spoil a character, not end the session.

@@ -28,7 +28,7 @@ Missing = Literal["computed", "minimum", "zero"]
 METRIC = "nDCG@10"
 """The default metric for tuning."""
 RankConstant = Annotated[int, Ge(0), Le(1_000_000_000)]
-"""Bounded: ranks are added as 32-bit numbers."""
+"""The constant of rrf; bounded, as ranks are added as 32-bit numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class FusionOptions:
     rrf_k: RankConstant | None = None
 
     def given(self) -> dict[str, Any]:
-        """The options that were set."""
+        """Return the options that are set."""
         declaring = HybridOptions if isinstance(self, HybridOptions) else FusionOptions
         values = {option.name: getattr(self, option.name) for option in fields(declaring)}
         return {name: value for name, value in values.items() if value is not None}
@@ -126,7 +126,7 @@ class DocumentOptions:
     document_score: Literal["best", "sum"] | None = None
 
     def scored(self, default: By) -> DocumentScore | None:
-        """The kind of document score; None if hits are passages."""
+        """Return the kind of document score; None if hits are passages."""
         by, score = self.by or default, self.document_score
         check_choice("kind of hit", by, get_args(By))
         check_choice("score of documents", score or "best", ("best", "sum"))
@@ -137,7 +137,7 @@ class DocumentOptions:
 
 
 def _model(value: Any) -> Any:
-    """A loaded retriever unchanged, or the path of a model."""
+    """Return a loaded retriever unchanged, or the path of a model."""
     return value if hasattr(value, "encode_queries") else inputs.place(value, "the model")
 
 

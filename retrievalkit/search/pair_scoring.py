@@ -107,12 +107,12 @@ def score_examples(options: RerankOptions, *, stays: bool) -> Examples:
     without = sum(not row.negatives for row in read.rows)
     if without == len(read):
         msg = (
-            f"none of the {without} examples of '{read.source}' has negatives, and distillation compares a teacher's "
+            f"none of the {without} examples of '{read.source}' has negatives, but distillation compares a teacher's "
             "scores of positives and negatives. Mine negatives first: rkit mine-negatives --from bm25"
         )
         raise InputError(msg)
     if without:
-        # The command's last line counts them.
+        # The last line of the command has their number.
         notices.check(f"{without:,} of the {len(read):,} examples of '{read.source}' have no negatives.")
     documents = [list(dict.fromkeys((*row.positives, *row.negatives))) for row in read.rows]
     count = sum(map(len, documents))
@@ -148,8 +148,8 @@ def _scores(
 ) -> Iterator[np.ndarray]:
     """Yield the float32 scores of all pairs, memory-mapped from a file that is removed at the end of the block.
 
-    Until the output is complete, the scores are in a hidden folder next to it; scores left by a killed command are
-    reused if the fingerprints in `inputs` match. Each call of `pairs` starts from the beginning.
+    Until the output is complete, the scores are in a hidden folder next to it; scores of a killed command are reused if
+    the fingerprints in `inputs` match. Each call of `pairs` starts from the beginning.
     """
     backend = resolve_backend(options.backend, default_device())
     precision = resolve_precision(options.precision, default_device(), backend=backend)
@@ -198,7 +198,7 @@ def _scores(
 
 
 class _Scorer:
-    """Scores windows of pairs, optionally in a separate process or on another machine."""
+    """Scores windows of pairs, in this process or on another machine."""
 
     def __init__(
         self,
@@ -234,9 +234,9 @@ def _windows(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus, siz
 
 
 def _sample(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus) -> list[_Window]:
-    """The first pairs of queries spread over all, to calibrate int8."""
+    """Sample the first pairs of queries spread over all queries, to calibrate int8."""
     lists = [list(islice(group, _LISTED)) for _, group in groupby(pairs(), key=itemgetter(0))]
-    return [_with_texts(one, corpus) for one in lists[:: -(-sum(map(len, lists)) // _CALIBRATED)]]
+    return [_with_texts(pairs, corpus) for pairs in lists[:: -(-sum(map(len, lists)) // _CALIBRATED)]]
 
 
 def _with_texts(pairs: Sequence[tuple[str, str]], corpus: Corpus) -> _Window:

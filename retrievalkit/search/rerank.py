@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any
 
@@ -83,8 +82,7 @@ def rerank(options: RerankOptions) -> Run | Examples:
         raise OptionError(msg)
     from retrievalkit.search.pair_scoring import rerank_run, score_examples
 
-    with ExitStack() as stack:
+    with storage.scratch() as folder:
         stays = options.output is not None
-        if not stays:
-            options = replace(options, output=stack.enter_context(storage.scratch()) / "output")
+        options = options if stays else replace(options, output=folder / "output")
         return rerank_run(options) if options.examples is None else score_examples(options, stays=stays)

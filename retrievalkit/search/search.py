@@ -1,10 +1,10 @@
-"""`rkit search`: queries and one or several indexes in, a run or readable hits out.
+"""`rkit search`: searches one or several indexes, and writes a run or prints readable hits.
 
     rkit search INDEX... --queries FILE|--query TEXT|--interactive [--k N] [--fusion rrf|sum|linear] [--output RUN]
     rkit search INDEX INDEX --fusion linear --tune QRELS --tune-queries FILE
 
 Queries for a vector index are encoded by the checkpoint that encoded its texts; any other checkpoint is refused.
-Several indexes may differ in kind and checkpoint: each is searched, and their hits are fused. A run file may replace an
+Indexes of different kinds and checkpoints may be searched together: their hits are fused. A run file may replace an
 index.
 """
 
@@ -167,7 +167,7 @@ def search(options: SearchOptions) -> None:
         from retrievalkit.search.tuning import tune
 
         if fusion is None:
-            msg = "tune weights several indexes, but there is only one. Give more."
+            msg = "tune needs several indexes, but there is only one. Give more."
             raise OptionError(msg)
         dev = searcher.queries_of_runs() if dev is None else dev
         metric = options.tune_metric or METRIC

@@ -68,7 +68,7 @@ class Hits(Sequence[Hit], Tabular):
         return Hits(self.query, self._hits[place]) if isinstance(place, slice) else self._hits[place]
 
     def to_pandas(self) -> DataFrame:
-        """A DataFrame with the columns rank, id, score, title, text and why."""
+        """Return a DataFrame with the columns rank, id, score, title, text and why."""
         import pandas
 
         rows = [(hit.rank, hit.id, hit.score, hit.title, hit.text, "; ".join(hit.why)) for hit in self]
@@ -113,7 +113,7 @@ class Searching:
         self.corpus = corpus
         self._searcher: Searcher | None = searcher
         self._texts: tuple[Searcher, Corpus | None] | None = None
-        # The first text lookup builds an index of the corpus.
+        # The first lookup of a text builds an index of the corpus.
         self._reading = threading.Lock()
 
     @property
@@ -164,8 +164,8 @@ class Searching:
 
         Args:
             query: A text returns hits with texts and explanations. Many queries return a run: a list of texts (numbered
-                from 0), a dict id -> text, a table, a data set, or the `pathlib.Path` of a file or folder. So do
-                vectors (`Vectors`, arrays, tensors); a single vector (dim,) returns hits.
+                from 0), a dict id -> text, a table, a data set, or the `pathlib.Path` of a file or folder. Vectors
+                (`Vectors`, arrays, tensors) return a run too; a single vector (dim,) returns hits.
                 None = all queries of the fused runs.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
             filter: Only texts whose fields match, as in "year >= 2020 and source = faq".
@@ -203,14 +203,14 @@ class Searching:
             explain: Explain the scores; False = only titles and texts.
 
         Raises:
-            InputError: The indexes do not retrieve one of the hits for this query.
+            InputError: The indexes do not retrieve a hit for this query.
         """
         known = list(hits)
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in known]
         documents = [hit for hit in known if isinstance(hit, Hit) and hit.passages]
         passages = {hit.id: [(passage.id, passage.score) for passage in hit.passages] for hit in documents}
         checked, (searcher, texts) = _query(query), self._opened_texts()
-        # The passages need their ranks from a single index, too.
+        # Passages need their ranks even with a single index.
         fusion = self.fusion or (Fusion("sum", missing="minimum") if passages else None)
         candidates = None
         if fusion is not None and pairs:
@@ -223,7 +223,7 @@ class Searching:
         return self._described(searcher, texts, checked, (pairs, candidates, passages), explain)
 
     def warm(self) -> Self:
-        """Load everything that the first query would load: the query encoders and the index of the texts."""
+        """Load what the first query would load: the query encoders and the index of the texts."""
         for index in self.searcher.indexes:
             if index.needs_encoding:
                 self.searcher.encoders.of(index)
@@ -244,7 +244,7 @@ class Searching:
         self.close()
 
     def document(self, hit: str | Hit) -> Document:
-        """Return the whole document of a hit, joined from its passages.
+        """Return the document of a hit, joined from its passages.
 
         Args:
             hit: A hit, or its id.
@@ -271,7 +271,7 @@ class Searching:
         vectors, alone = Vectors.of(data), getattr(data, "ndim", 0) == 1
         rows = {name: number for number, name in enumerate(vectors.ids)}
         encoded = vectors.representation.float()
-        # One searcher for both search and explanation, as the index may change in between.
+        # The same searcher for search and explanation, as the index may change in between.
         searcher, texts = self._opened_texts() if alone else (self.searcher, None)
 
         def ask(queries: Sequence[Query]) -> EncodedBatch:
@@ -297,7 +297,7 @@ class Searching:
         documents: DocumentScore | None = None,
         explain: bool = True,
     ) -> Hits:
-        """Return a text's hits with their texts and, unless `explain` is False, explanations of their scores."""
+        """Return a query's hits with their texts and, unless `explain` is False, explanations of their scores."""
         query, (searcher, texts) = _query(text), self._opened_texts()
         results = searcher.search(searcher.ask([query]), k, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, query, results.of(0), explain)
@@ -309,13 +309,13 @@ class Searching:
         return Hits(query.text, map(Hit.of, readable))
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
-        """The searcher and the corpus of its hits."""
+        """Return the searcher and the corpus of its hits."""
         with self._reading:
             searcher = self.searcher
             if self._texts is None or self._texts[0] is not searcher:
                 texts = open_texts(searcher, self.corpus)
                 if texts is not None:
-                    # Empty texts were reported when the corpus was indexed.
+                    # Indexing has reported empty texts.
                     texts.counts_empty = False
                 self._texts = searcher, texts
             return self._texts

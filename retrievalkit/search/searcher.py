@@ -45,11 +45,11 @@ FUSION_DEPTH = 1000
 HITS, HITS_TO_READ = 1000, 10
 HITS_AT_ONCE = 1 << 21
 PASSAGES = 10
-"""Passages to retrieve per requested document, and the growth factor until there are enough documents."""
+"""Passages to retrieve per requested document, and the factor by which a search deepens until it has enough."""
 
 Note = Callable[[str], None]
 Answer = tuple[Hits, Candidates | None, Mapping[str, Hits]]
-"""A query's hits, the hits of each source if several were fused, and the documents' passages."""
+"""A query's hits, the hits of each source if several were fused, and the passages of documents."""
 
 
 class Findings(NamedTuple):
@@ -63,7 +63,7 @@ class Findings(NamedTuple):
     passages: Sequence[Mapping[str, Hits]] | None = None
 
     def of(self, row: int) -> Answer:
-        """The answer to the query at `row`."""
+        """Return the answer to the query at `row`."""
         candidates = None if self.candidates is None else self.candidates[row]
         return as_hits(*self.rankings[row]), candidates, {} if self.passages is None else self.passages[row]
 
@@ -75,7 +75,7 @@ class Searcher:
         places: Index folders and run files.
         model: The checkpoint that encodes queries, if it is not at the path that the index records.
         options: Indexer options that differ from the options at indexing: under "indexer" for all indexes, under the
-        name of an indexer or of an index folder for those indexes only.
+            name of an indexer or of an index folder for these indexes only.
         query_length: Maximum tokens per query; None = the limit in each index's manifest or checkpoint.
         backend: The library that runs the query encoders.
         note: Called with messages for the user, one sentence at a time.
@@ -103,7 +103,7 @@ class Searcher:
 
     @classmethod
     def of(cls, sources: Sequence[Source], encoders: Encoders, note: Note) -> Searcher:
-        """A searcher over sources that are already open."""
+        """Return a searcher over sources that are already open."""
         searcher = cls.__new__(cls)
         searcher._begin(sources, encoders, note)
         return searcher
@@ -114,7 +114,7 @@ class Searcher:
         self.note = note
         # Opens the same sources in another process that torchrun started.
         self.elsewhere: Callable[[], Searcher] | None = None
-        # Sources already reported to the user because they cannot compute scores or lack documents.
+        # Sources that were reported because they cannot compute scores, or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
         # True once a search has returned passages ID#N: the next search for documents starts deep.
@@ -124,8 +124,8 @@ class Searcher:
             first, second = known[0].manifest["corpus"], index.manifest["corpus"]
             if first["fingerprint"] != second["fingerprint"]:
                 note(
-                    f"'{known[0].label}' and '{index.label}' are indexes of different corpora ('{first['source']}' and "
-                    f"'{second['source']}', by their fingerprints)."
+                    f"'{known[0].label}' and '{index.label}' are indexes of different corpora, by their fingerprints: "
+                    f"'{first['source']}' and '{second['source']}'."
                 )
                 break
         if len({source.place.resolve() for source in sources}) < len(sources):
@@ -147,24 +147,24 @@ class Searcher:
         return [source.identity for source in self.sources]
 
     def note_short_runs(self, depth: int | None) -> None:
-        """Report runs that end before the requested depth, after they were searched."""
+        """Report runs that ended before the requested depth; call it after the search."""
         for source in self.sources:
             if isinstance(source, OpenRun) and 0 < source.deepest < (depth or 0):
                 self.note(f"the run '{source.label}' ends before rank {depth:,}, the --depth of the fusion.")
 
     def check_runs(self, queries: Sequence[Query]) -> None:
-        """Refuse runs without any of the queries, or with nothing to be fused with."""
+        """Refuse a run that has none of the queries, or that is the only source."""
         for source in self.sources:
             if not isinstance(source, OpenRun):
                 continue
             lacking = [query.id for query in queries if query.id not in source.run]
             if len(self.sources) == 1:
-                msg = f"'{source.label}' is a run, but there is nothing to fuse it with. Give an index to search."
+                msg = f"'{source.label}' is a run, but there is nothing to fuse it with. Give an index too."
                 raise InputError(msg)
             if len(lacking) == len(queries):
                 msg = (
                     f"the run '{source.label}' has none of the {counted(len(queries), 'queries')}: its ids are like "
-                    f"'{next(iter(source.run))}', theirs like '{queries[0].id}'. Give the run of these queries."
+                    f"'{next(iter(source.run))}', the queries' like '{queries[0].id}'. Give the run of these queries."
                 )
                 raise InputError(msg)
             if lacking:
@@ -174,7 +174,7 @@ class Searcher:
                 )
 
     def queries_of_runs(self) -> list[Query]:
-        """The queries of the runs, without texts; refused if an index needs texts."""
+        """Return the queries of the runs, without texts; an index, which needs texts, is refused."""
         if self.indexes:
             msg = f"'{self.indexes[0].label}' is an index to search, but there are no queries. Give queries or a query."
             raise InputError(msg)
@@ -195,9 +195,9 @@ class Searcher:
         filter: str | None = None,
         documents: DocumentScore | None = None,
     ) -> Findings:
-        """Return the k best hits of queries from `ask`; `depth` hits per source are fused (1,000, or k if more).
+        """Return the k best hits of each query of `ask`: documents if `documents` names a score, else passages.
 
-        The hits are documents if `documents` names a score, else passages.
+        The best `depth` hits of each source are fused: by default 1,000, or k if that is more.
         """
         if documents is not None:
             return self._documents(queries, k, fusion, depth, filter, documents)
@@ -223,7 +223,7 @@ class Searcher:
             rows, batch, depth_now = waiting.pop()
             results, incomplete = self.search(batch, depth_now, fusion, depth, filter), list[int]()
             self._in_parts |= any(PART.fullmatch(passage) for ids, _ in results.rankings for passage in ids)
-            # Passages are ranked among all passages, with a single source too.
+            # Passages have their ranks among all passages, even with a single source.
             candidates = results.candidates or [
                 gather([ranking], query.id) for ranking, query in zip(results.rankings, batch, strict=True)
             ]
@@ -256,15 +256,15 @@ class Searcher:
         return candidates
 
     def allowed(self, filter: str | None) -> list[Allowed | None]:
-        """Return each source's texts that match a filter, by its own fields or those of an index of its corpus."""
+        """Return each source's texts that match a filter, by its own fields or the fields of an index of its corpus."""
         if not filter:
             return [None] * len(self.sources)
         with_fields = [index for index in self.indexes if index.fields is not None]
+        of_corpus = {index.manifest.get("corpus", {}).get("fingerprint"): index for index in reversed(with_fields)}
         matching: list[Allowed | None] = []
         for source in self.sources:
             corpus = source.manifest.get("corpus", {}).get("fingerprint") if isinstance(source, OpenIndex) else None
-            prints = {index.manifest.get("corpus", {}).get("fingerprint"): index for index in reversed(with_fields)}
-            other = prints.get(corpus) if corpus is not None else next(iter(with_fields), None)
+            other = next(iter(with_fields), None) if corpus is None else of_corpus.get(corpus)
             index = source if source in with_fields else other
             if index is None:
                 msg = f"'{source.label}' has no fields to filter by: its passages had none when they were indexed. "
@@ -353,8 +353,8 @@ def find(
 ) -> Iterator[tuple[str, Hits]]:
     """Yield each query's id and hits, with one batch in memory.
 
-    Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask`
-    prepares a batch; by default its texts are encoded. Processes that torchrun started share the batches.
+    Without queries, the runs' queries are used. The hits are documents if `documents` names a score. `ask` prepares a
+    batch; by default its texts are encoded. Processes that torchrun started share the batches.
     """
     queries = searcher.queries_of_runs() if queries is None else queries
     searcher.check_runs(queries)
@@ -380,13 +380,13 @@ def _hits(
 def opened_elsewhere(
     opened: Callable[[], Searcher], identities: Sequence[str], search: Callable[[Searcher, Any], Any]
 ) -> Callable[[Any], Any]:
-    """Open the command's sources in another process, and return a search of them."""
+    """Open the command's sources in another process, and return a function that searches them."""
     try:
         searcher = opened()
     except InputError as error:
         msg = (
-            f"on {socket.gethostname()}: {error} Workers search where the command does: choose places on a shared "
-            "disk, and to mine from bm25 or a checkpoint the output too."
+            f"on {socket.gethostname()}: {error} Workers open the same paths as the command. Use a shared disk, "
+            "also for the output of mining from bm25 or a checkpoint."
         )
         raise ArtifactError(msg) from error
     for source, expected in zip(searcher.sources, identities, strict=True):
@@ -405,12 +405,12 @@ def batches(queries: Sequence[Query], k: int, depth: int | None) -> Iterator[Seq
 
 
 def queries_at_once(k: int, depth: int | None = None) -> int:
-    """Maximum number of queries per batch: fewer if each has many hits, as the hits of a batch are in memory."""
+    """Return the maximum number of queries per batch, whose hits are in memory: fewer if each has many hits."""
     return max(1, min(BATCH_QUERIES, HITS_AT_ONCE // max(k, depth or 0)))
 
 
 def hit_count(k: Any, default: int) -> int:
-    """Validate the number of hits that a program or a request passes; None = the default."""
+    """Validate the number of hits in a request; None = the default."""
     if k is None:
         return default
     if isinstance(k, bool) or not hasattr(k, "__index__") or k < 1:
@@ -420,13 +420,13 @@ def hit_count(k: Any, default: int) -> int:
 
 
 def facets(searcher: Searcher, most: int = 20) -> dict[str, list[tuple[Any, int]]]:
-    """The values of fields with 2 to `most` values, with their text counts, most frequent first."""
+    """Count the texts by the values of each field that has 2 to `most` values, most frequent first."""
     tables = (index.fields for index in searcher.indexes if index.fields is not None)
     return next((table.facets(most) for table in tables), {})
 
 
 def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None:
-    """Open the texts of hits: `corpus`, or else the indexed corpus; None, with a note, if it is not available."""
+    """Open the corpus with the hits' texts, by default the indexed corpus; None, with a note, if not available."""
     if corpus is not None:
         return open_corpus(corpus)
     problem = "no index is searched"

@@ -2,8 +2,8 @@
 
 Every index is searched once. A grid search then tries weights from 0 to 1 in steps of 0.05 (with three or more indexes
 one weight at a time, until nothing improves) with each score normalisation, or for `rrf` with several constants. The
-result is deterministic. Unnormalised scores differ in scale between indexes, so their steps apply to scores divided by
-their mean standard deviation.
+result is deterministic. The scale of unnormalised scores differs between indexes, so the steps apply to scores divided
+by their mean standard deviation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Tuned:
         return self.trials[0]
 
     def options(self) -> str:
-        """The `rkit search` options for the best fusion."""
+        """Return the `rkit search` options for the best fusion."""
         fusion = self.best.fusion
         named = {
             "--fusion": fusion.method,
@@ -76,7 +76,7 @@ class Tuned:
         return " ".join(f"{name} {value}" for name, value in named.items() if value not in (None, ""))
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values, which `read_choice` reads back."""
+        """Return the result as JSON values, which `read_choice` reads back."""
         named = zip(self.labels, self.identities, strict=True)
         best, *trials = (
             {"fusion": asdict(trial.fusion), self.metric: trial.value} for trial in (self.best, *self.trials)
@@ -166,7 +166,7 @@ def tune(
     with ProgressBar("tune") as bar:
         trials = [trial for base in bases for trial in _trials(judge, base, runs, bar)]
         if fusion.method == "rrf" and fusion.rrf_k is None:
-            # Try the best weights for the usual constant with other constants.
+            # Try the best weights of the usual constant with other constants.
             first = min(trials, key=_order)
             others = [replace(first.fusion, rrf_k=k) for k in RRF_CONSTANTS if k != first.fusion.rrf_k]
             trials += [judge.trial(other, judge.parts(other)) for other in others]
@@ -188,7 +188,7 @@ class _Judge:
         self.k = min(k, open_metric(metric).cutoff or k)
 
     def parts(self, fusion: Fusion) -> list[Scores]:
-        """The runs' contributions to each query's documents, before weighting."""
+        """Return the runs' contributions to each query's documents, before weighting."""
         return [fusion.parts(hits) for hits in self.candidates.values()]
 
     def trial(self, fusion: Fusion, parts_of: Sequence[Scores]) -> Trial:
@@ -204,7 +204,7 @@ class _Judge:
         return Trial(fusion, self._mean(run))
 
     def alone(self, run: int) -> float:
-        """The mean of the metric for a single run."""
+        """Return the metric's mean for a single run."""
         alone: Run = {}
         for query_id, hits in self.candidates.items():
             rows = np.flatnonzero((hits.ranks[:, run] > 0) & (hits.ranks[:, run] <= self.depth))
@@ -212,7 +212,7 @@ class _Judge:
         return self._mean(alone)
 
     def scales(self) -> Scores:
-        """The standard deviation of a run's scores for a query, averaged over queries, shape (runs,)."""
+        """Return the standard deviation of each run's scores for a query, averaged over queries, shape (runs,)."""
         deviations = [
             [float(column[~np.isnan(column)].std()) if not np.isnan(column).all() else 0.0 for column in hits.scores.T]
             for hits in self.candidates.values()
@@ -247,7 +247,7 @@ def _trials(judge: _Judge, base: Fusion, runs: int, bar: ProgressBar) -> list[Tr
 
 
 def _along(weights: Weights, run: int) -> Iterator[Weights]:
-    """Weights that sum to 1: `run`'s weight goes from 0 to 1, and the others keep their proportions."""
+    """Yield weights that sum to 1: `run`'s weight goes from 0 to 1, and the others keep their proportions."""
     rest = sum(weights) - weights[run]
     for step in range(STEPS + 1):
         share = step / STEPS
@@ -257,7 +257,7 @@ def _along(weights: Weights, run: int) -> Iterator[Weights]:
 
 
 def _order(trial: Trial) -> tuple[float, float, int, Weights]:
-    """Sort key: best first; ties by the evenness of the weights, then by normalisation."""
+    """Return the sort key: best first; ties by the evenness of the weights, then by normalisation."""
     weights = trial.fusion.weights or ()
     normalization = _NORMALIZATIONS.index(trial.fusion.normalization or "none")
     uneven = round(max(weights, default=0) - min(weights, default=0), 9)

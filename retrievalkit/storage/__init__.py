@@ -1,7 +1,7 @@
 """The folders and files that commands write: a manifest in each folder, and atomic writes.
 
-A folder is written next to its final place and renamed at the end, so it appears whole or not at all. `manifest.json`
-records how it was made: the command's options, the fingerprints of its inputs, counts and versions.
+A folder is written next to its final place and renamed at the end, so that it appears whole or not at all.
+`manifest.json` records the command's options, the fingerprints of its inputs, counts and versions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Untrusted JSON files: read and parsed within limits, and validated against a form.
 
-A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form does not name are allowed, because
-a later version may have added them. Values are not converted: "3" is not a number.
+A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form lacks are allowed, because a later
+version may have added them. Values are not converted: "3" is not a number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
 
 
 def json_problem(error: Exception) -> str:
-    """The reason why Python's JSON parser refused a text, as a phrase."""
+    """Phrase the reason why Python's JSON parser refused a text."""
     if isinstance(error, RecursionError):
         return "its values are nested too deeply"
     if "set_int_max_str_digits" in str(error):
@@ -102,7 +102,7 @@ def _adapter(form: Any) -> Any:
 
 
 def _problem(error: Any) -> str:
-    """The place of an error, the value there, and the expected form."""
+    """Describe an error: its place, the value there, and the expected form."""
     place, value, expected = list(error["loc"]), error["input"], error["msg"]
     if error["type"] == "missing":
         return f"{_place(place)} is missing"
@@ -115,7 +115,7 @@ def _problem(error: Any) -> str:
 
 
 def _place(keys: list[str | int]) -> str:
-    # repr escapes characters that would control a terminal: untrusted keys may hold any.
+    # repr escapes characters that would control a terminal, as keys are untrusted.
     return ".".join(repr(str(key))[1:-1][:_SHOWN] for key in keys)
 
 

@@ -37,13 +37,13 @@ Counter = Callable[[int], None]
 
 
 def fingerprint_value(value: Any) -> str:
-    """A fingerprint (32 hexadecimal digits) of a JSON-able value; the order of keys is ignored."""
+    """Return the fingerprint of a JSON-able value; the order of keys is ignored."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
-    """A fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
+    """Return the fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with Path(path).open("rb", buffering=0) as stream:
@@ -58,12 +58,12 @@ def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
 
 
 def describe_file(path: str | Path) -> dict[str, Any]:
-    """The size and fingerprint of a file, as an entry of a manifest's `files`."""
+    """Return the size and fingerprint of a file, as an entry of a manifest's `files`."""
     return {"bytes": Path(path).stat().st_size, "blake2b": fingerprint_file(path)}
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
-    """A fingerprint of the files in a folder, by relative path, except hidden files and those in `skip`."""
+    """Return the fingerprint of a folder's files, by relative path, except hidden files and those in `skip`."""
     folder = Path(folder)
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     counted = [name for name in names if not any(part in skip or part.startswith(".") for part in name.parts)]
@@ -76,25 +76,25 @@ def is_inner_name(name: str) -> bool:
 
 
 def check_own_files(folder: str | Path) -> None:
-    """Refuse pipes, devices and links that lead out of a model's folder, before a library opens files by name.
+    """Refuse pipes, devices and links out of a model's folder, before a library opens files by name.
 
-    An untrusted pipe may never end, and a link may lead to any file of the user. Hidden files are not checked; links in
-    the hub's cache to its own `blobs` are allowed.
+    An untrusted pipe may never end, and a link may lead to any file of the user. Hidden files are not checked; links
+    from the hub's cache to its own `blobs` are allowed.
     """
     root = Path(os.path.realpath(folder))
-    # A model is a snapshot of the cache, or a folder in one.
+    # A model is a snapshot of the cache, or a folder in a snapshot.
     homes = [root, *(place.parent / "blobs" for place in list(root.parents)[:2] if place.name == "snapshots")]
     for path in sorted(path for pattern in ("[!.]*", "[!.]*/[!.]*") for path in Path(folder).glob(pattern)):
         if not path.is_file() and not path.is_dir() and path.exists():
             msg = f"'{path}' is not a regular file: '{folder}' is damaged. Remove it, or copy the model again."
             raise ArtifactError(msg)
         if path.is_symlink() and path.exists() and not any(path.resolve().is_relative_to(home) for home in homes):
-            msg = f"'{path}' is a link to '{path.resolve()}', outside of the folder. Replace it by the file."
+            msg = f"'{path}' is a link to '{path.resolve()}', outside the folder. Replace it by the file."
             raise ArtifactError(msg)
 
 
 def inside(folder: str | Path, name: str) -> Path:
-    """The path of a listed file; refused outside the folder."""
+    """Return the path of a listed file; a path outside the folder is refused."""
     path = Path(folder) / name
     if is_inner_name(name) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         return path
@@ -117,7 +117,7 @@ def verifying() -> Iterator[None]:
 
 
 def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
-    """The size and checksum of each file of a folder, for its manifest's entry `files`.
+    """Return the size and checksum of each file of a folder, for its manifest's entry `files`.
 
     Excludes the manifest itself, hidden files, and the files of a subfolder that another command wrote, which its own
     manifest lists.
@@ -130,7 +130,7 @@ def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[st
 
 
 def fingerprint_files(files: Files) -> str:
-    """The result of `fingerprint_folder` for these files, without reading them."""
+    """Return the result of `fingerprint_folder` for these files, without reading them."""
     return fingerprint_value({name: entry["blake2b"] for name, entry in files.items()})
 
 
@@ -148,7 +148,7 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
             if not stat.S_ISREG(status.st_mode):
                 problem = "is not a regular file"
             elif not os.path.realpath(path).startswith(root):
-                problem = "lies outside of its folder"
+                problem = "lies outside its folder"
             elif status.st_size != entry["bytes"]:
                 problem = f"has {status.st_size:,} bytes instead of {entry['bytes']:,}"
         if problem:
@@ -197,7 +197,7 @@ def checked_fingerprint(folder: str | Path, kind: str, *, skip: tuple[str, ...],
 
 
 def _names(folder: Path, skip: tuple[str, ...], is_described: Callable[[str], bool]) -> list[str]:
-    """The files of a folder, and links to folders; of a subfolder with a manifest of its files, only the manifest."""
+    """List the files of a folder, and links to folders; of a subfolder with its own manifest, only the manifest."""
     names: list[str] = []
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder)
@@ -216,8 +216,8 @@ def for_each_file(label: str, sizes: Mapping[str, int], work: Callable[[str, Cou
     Args:
         label: Label of the progress bar.
         sizes: The bytes of each file.
-        work: Called with a file's name and a function to report the bytes read, which raises after an interruption or
-            a failure in another thread, to avoid waiting for a large file.
+        work: Called with a file's name and a function that counts the bytes read; the function raises after an
+            interruption or a failure in another thread, so that nobody waits for a large file.
     """
     from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 

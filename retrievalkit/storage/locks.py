@@ -1,7 +1,7 @@
 """One writer at a time per output: a lock file next to it, released when the process that holds it ends.
 
-`.NAME.lock` contains the id and the machine of that process. The operating system holds the lock, not the file: a file
-that a killed process left blocks no other process, and the next writer removes it.
+`.NAME.lock` contains the id and the machine of that process. The lock belongs to the operating system, not to the file:
+the file of a killed process blocks nobody, and the next writer removes it.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         return
     _held[path] = lock
     try:
-        with contextlib.suppress(OSError):  # on a full disk, only the message to the next writer lacks it
+        with contextlib.suppress(OSError):  # on a full disk, the message to the next writer lacks the id
             path.write_text(f"{os.getpid()} {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
         del _held[path]
-        # Removed while locked: a process that has opened it meanwhile notices, and creates a new file.
+        # Removed while locked: a process that has opened the file notices, and creates a new file.
         with contextlib.suppress(OSError):
             path.unlink()
         lock.release()

@@ -1,4 +1,4 @@
-"""manifest.json records how a folder was made, without a time stamp: the same inputs give the same bytes."""
+"""manifest.json, the record of a folder's origin, without a time stamp: the same inputs give the same bytes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_manifest(
 ) -> dict[str, Any]:
     """Write `manifest.json` into a folder and return its content.
 
-    The kind is "checkpoint", "model" (pretrained), "vectors" or "index"; each input is {"path": ..., "fingerprint":
-    ...}; and `extra` are further entries of this kind of folder.
+    The kind is "checkpoint", "model" (pretrained), "vectors", "index" ...; each input is {"path": ..., "fingerprint":
+    ...}; `extra` are further entries of this kind of folder.
     """
     versions = {}
     for name in _VERSIONED:
@@ -65,7 +65,7 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
     folder = Path(folder)
     expected = "an rkit folder" if kind is None else f"{_article(kind)} folder"
     if not folder.exists():
-        msg = f"'{folder}' does not exist; {expected} was expected."
+        msg = f"'{folder}' does not exist, but should be {expected}."
         raise ArtifactError(msg)
     manifest = _opened(folder)
     if manifest is None:
@@ -73,7 +73,7 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
         raise ArtifactError(msg)
     actual = manifest["kind"]
     if kind is not None and actual != kind:
-        msg = f"'{folder}' is {_article(actual)} folder, but {_article(kind)} folder was expected."
+        msg = f"'{folder}' is {_article(actual)} folder, but should be {_article(kind)} folder."
         raise ArtifactError(msg)
     form = manifest.get("format", 0)
     if isinstance(form, int) and form > FORMAT:
@@ -86,13 +86,13 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
 
 
 def kind_of(folder: str | Path) -> str | None:
-    """The kind of a folder that rkit wrote ("checkpoint", "model", "vectors", "index"), else None."""
+    """Return the kind of a folder that rkit wrote ("checkpoint", "model", "vectors", "index" ...), else None."""
     manifest = _opened(Path(folder))
     return None if manifest is None else str(manifest["kind"])
 
 
 def _opened(folder: Path) -> dict[str, Any] | None:
-    """The content of a manifest with a kind, else None."""
+    """Read a manifest; None if it cannot be read or has no kind."""
     try:
         manifest = read_json(folder / MANIFEST, do=_DO)
     except ArtifactError:
@@ -102,7 +102,7 @@ def _opened(folder: Path) -> dict[str, Any] | None:
 
 
 def indexes_of(places: Any) -> tuple[Any, ...]:
-    """Places of indexes; a collection, which follows a folder (`rkit sync`), is replaced by its indexes."""
+    """Return places of indexes: a collection (`rkit sync`) is replaced by its indexes."""
     indexes: list[Any] = []
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None
@@ -116,7 +116,7 @@ def indexes_of(places: Any) -> tuple[Any, ...]:
 
 
 def describe_input(path: str | Path, fingerprint: str) -> dict[str, str]:
-    """An entry of a manifest's `inputs`: the path and fingerprint of an input."""
+    """Return an entry of a manifest's `inputs`: the path and fingerprint of an input."""
     return {"path": str(absolute(path)), "fingerprint": fingerprint}
 
 
@@ -143,7 +143,7 @@ class Folder(os.PathLike[str]):
         self.notes: list[str] = self.manifest.get("notes", [])
 
     def as_json(self) -> dict[str, Any]:
-        """The output of `--json`."""
+        """Return the output of `--json`."""
         return self.manifest
 
     def __fspath__(self) -> str:

@@ -3,9 +3,9 @@
     ~/.cache/retrievalkit/objects/ADDRESS/STATE/NAME   a file, or a folder without its vectors
     ~/.cache/retrievalkit/outputs/ADDRESS/NAME         an output, until the store has it
 
-A folder with a manifest is copied as the manifest lists it, and again when the manifest has changed. The shards of
-vectors stay in the store and are read by range; `.store.json` in the copy holds their address. Messages and manifests
-that name a place here are written with the address instead (`places.named`).
+Of a folder with a manifest, the listed files are copied, and copied again when the manifest has changed. The shards of
+vectors stay in the store and are read by range; `.store.json` in the copy has their address. Messages and manifests
+contain addresses instead of these places (`places.named`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _A_DAY = 86_400
 
 
 def local(place: str | Path) -> str | Path:
-    """The local copy of an object or a folder in a store; other places are returned unchanged."""
+    """Return the local copy of an object or a folder in a store; other places are returned unchanged."""
     if not isinstance(place, str) or not is_address(place):
         return place
     store = Store(place)
@@ -70,10 +70,10 @@ def local(place: str | Path) -> str | Path:
 
 
 def store_of(place: str | Path) -> Store | None:
-    """The store that a local place is a copy of, or an output for; None for any other place."""
+    """Return the store that a local place is a copy of, or an output for; None for any other place."""
     if (url := ADDRESSES.get(str(place))) is not None:
         return Store(url)
-    # Only in our own copies: an untrusted folder must not choose a store.
+    # Only our own copies: an untrusted folder must not choose a store.
     if not Path(os.path.realpath(place)).is_relative_to(cache_folder("objects")):
         return None
     with suppress(OSError, ValueError, KeyError):
@@ -154,7 +154,7 @@ def _send(store: Store, place: Path, existing: Mapping[str, int]) -> None:
 
 
 def _hidden(place: Path) -> str:
-    """A name for a local place that stays unchanged in messages."""
+    """Name a local place in a way that `places.named` does not replace by its address."""
     return f"'{place.name}' of the folder '{place.parent}'"
 
 
@@ -207,7 +207,7 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
 
 
 def cache_folder(kind: str) -> Path:
-    """The folder of the user's cache for one kind of content, such as "objects"."""
+    """Return the folder of the user's cache for one kind of content, such as "objects"."""
     place = os.environ.get("XDG_CACHE_HOME", "")
     # Links are resolved, as in messages about files.
     home = os.path.realpath(place if os.path.isabs(place) else os.path.expanduser("~/.cache"))

@@ -79,21 +79,21 @@ def work_folder(folder: Path) -> Iterator[Path]:
 
 
 def partial_folder(path: str | Path) -> Path:
-    """The folder that is renamed to `path` at the end."""
+    """Return the folder that is renamed to `path` at the end."""
     place = place_of(path)
     return place.with_name(f".{place.name}.partial")
 
 
 def replaced_folder(path: str | Path) -> Path:
-    """The place of an existing folder while it is replaced."""
+    """Return the place of an existing folder while it is replaced."""
     place = place_of(path)
     return place.with_name(f".{place.name}.old")
 
 
 def restore(path: str | Path) -> bool:
-    """Restore the name of a folder after a process was killed while replacing it; returns True if restored.
+    """Restore the name of a folder after a process was killed while replacing it; return True if restored.
 
-    The caller must hold the output: another process may be about to give the name to a new folder.
+    The caller must hold the output, as another process may be about to rename a new folder.
     """
     place, old = place_of(path), replaced_folder(path)
     if place.exists() or not (old / MANIFEST).exists():
@@ -164,7 +164,7 @@ def scratch() -> Iterator[Path]:
         try:
             yield Path(folder)
         except RetrievalkitError as error:
-            # The folder no longer exists when the message is read.
+            # The folder will not exist when the message is read.
             error.args = (str(error).replace(f"{folder}{os.sep}", ""),)
             raise
 
@@ -183,7 +183,7 @@ def write_file(path: str | Path) -> Iterator[Path]:
                 yield staging
             pour(staging, path)
         return
-    # Several processes may fill a cache; any of their writes will do.
+    # Several processes may write the same file of a cache: the last one wins.
     with held(path, wait=True):
         place = place_of(path)
         check_parents(place.parent, path)
@@ -199,7 +199,7 @@ def write_file(path: str | Path) -> Iterator[Path]:
             if not is_internal(place):
                 _note(error, path)
             raise
-        # A finished file within an unfinished output is of no use.
+        # A finished file within an unfinished output is useless.
         with nullcontext() if is_internal(place) else _naming(staging, path):
             os.replace(staging, place)
 
@@ -212,7 +212,7 @@ def write_json(path: str | Path, value: Any, *, indent: int | None = 2) -> None:
 
 
 def _note(error: BaseException, path: str | Path, partial: Path | None = None) -> None:
-    """Add a note to an exception on what is left of an output; the innermost note wins."""
+    """Add a note about the rest of an output to an exception; the innermost note wins."""
     if getattr(error, "__notes__", None):
         return
     if partial is not None and partial.is_dir():
@@ -224,7 +224,7 @@ def _note(error: BaseException, path: str | Path, partial: Path | None = None) -
 
 @contextmanager
 def full_disk_named(place: Path) -> Iterator[None]:
-    """Raise OSError with a number and a file name if a file cannot be written, whichever library writes it."""
+    """Raise an OSError with a number and a file name if any library cannot write a file."""
     try:
         yield
     except RetrievalkitError:
@@ -249,13 +249,13 @@ def was_written(error: OSError) -> bool:
 def _as_written(error: OSError, place: Path) -> OSError:
     error.__dict__["_rkit_written"] = True
     if error.filename is None:
-        # If a file is at the size limit, it is the cause; otherwise only the folder is certain.
+        # A file at the size limit is the cause; otherwise only the folder is known.
         error.filename = str(next(filter(_at_limit, _files(place)), place))
     return error
 
 
 def _reason(error: Exception, place: Path) -> int | None:
-    """The error number for a file that could not be written; None if the error has another cause."""
+    """Return the error number for a file that could not be written; None if the error has another cause."""
     text = str(error)
     for number in NO_ROOM:
         if os.strerror(number) in text:

@@ -23,7 +23,7 @@ _LONGEST_NAME = 230
 
 
 def is_address(place: object) -> bool:
-    """True if a text is the address of an object or a folder in a store; web pages are not."""
+    """True if a text is the address of an object or a folder in a store, not of a web page."""
     match = _ADDRESS.fullmatch(place) if isinstance(place, str) else None
     return match is not None and match[1] not in _WEB
 
@@ -36,14 +36,14 @@ def named(text: str) -> str:
 
 
 def absolute(place: str | Path) -> str | Path:
-    """The absolute path of a file or folder, also valid in other processes; other names unchanged."""
+    """Return the absolute path of a file or folder, also valid in other processes; other names are unchanged."""
     if str(place) in ADDRESSES:
         return ADDRESSES[str(place)]
     return Path(place).absolute() if os.path.exists(place) else place
 
 
 def place_of(path: str | Path) -> Path:
-    """The absolute place of an output, with links resolved, so that a link itself is never replaced."""
+    """Return the absolute place of an output, with links resolved, so that a link itself is never replaced."""
     text = os.fspath(path)
     if is_address(text):
         msg = f"this command cannot write to a store, '{text}'. Write to a local folder, and copy it to the store."
@@ -78,7 +78,7 @@ def check_parents(folder: Path, output: str | Path) -> None:
 def is_stream(path: str | Path) -> bool:
     """True if a path is a pipe, a character device such as /dev/null, or an open file such as /dev/stdout.
 
-    These are written through, since renaming a file to their name would replace them.
+    These are written through, as renaming a file to their name would replace them.
     """
     if descriptor(path) is not None:
         return True
@@ -90,7 +90,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 def descriptor(path: str | Path) -> int | None:
-    """The file descriptor that a path names: 1 for /dev/stdout, 63 for /dev/fd/63; None for other paths."""
+    """Return the file descriptor that a path names: 1 for /dev/stdout, 63 for /dev/fd/63; None for other paths."""
     text = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
         if match := _DESCRIPTOR.fullmatch(text):
@@ -122,6 +122,6 @@ def pour(source: Path, path: str | Path) -> None:
     number = descriptor(path)
     if number == 1:
         sys.stdout.flush()
-    # A copy of the descriptor shares its position: `>> file` is appended to; opening the name would truncate it.
+    # A duplicate descriptor keeps the position, so that `>> file` appends; opening the name would truncate the file.
     with source.open("rb") as whole, open(path if number is None else os.dup(number), "wb") as target:
         shutil.copyfileobj(whole, target)

@@ -1,6 +1,6 @@
-"""The forms of the files that describe a folder: its manifest, by kind, and the parts of a retriever.
+"""Forms of the files that describe a folder: its manifest, by kind, and the parts of a retriever.
 
-Imported when such a file is read, because pydantic is slow to import.
+Imported when a file is read, because pydantic is slow to import.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pydantic import AfterValidator, BaseModel, Field
 from retrievalkit.storage.integrity import is_inner_name
 
 
-def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
+def _only(fits: Callable[[str], bool], form: str) -> AfterValidator:
     def check(text: str) -> str:
         if fits(text):
             return text
-        msg = f"should be {what}"
+        msg = f"should be {form}"
         raise ValueError(msg)
 
     return AfterValidator(check)
@@ -26,7 +26,7 @@ def _only(fits: Callable[[str], bool], what: str) -> AfterValidator:
 Word = Annotated[str, Field(min_length=1, max_length=4096), _only(str.isprintable, "text without control characters")]
 PathText = Annotated[str, Field(min_length=1, max_length=4096), _only(lambda path: "\0" not in path, "a path")]
 InnerName = Annotated[str, _only(is_inner_name, "the name of a file of this folder")]
-# Copied from folder to folder, so subfolders and the manifest itself are excluded.
+# These files are copied to other folders, so subfolders and the manifest itself are excluded.
 PlainName = Annotated[
     InnerName, _only(lambda name: "/" not in name and name != "manifest.json", "the plain name of a file of vectors")
 ]
@@ -77,7 +77,7 @@ class Description(BaseModel):
 
 
 class Untrained(Description):
-    """The parts of a retriever that is not a checkpoint: created again from its model."""
+    """The parts of a retriever that is not a checkpoint, but is created from its model."""
 
     model: PathText
 

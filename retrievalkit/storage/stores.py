@@ -1,8 +1,8 @@
 """Object stores through fsspec: reads, lists and writes addresses such as s3://bucket/vectors.
 
 Objects are written atomically. fsspec, and the package of a store (s3fs, gcsfs), are imported with the first address.
-Credentials are where the store's own tools look for them (environment, files of the user), never in an address, a
-message or a manifest.
+Credentials come from where the store's own tools look for them (environment, files of the user), never from an address;
+messages and manifests contain none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Store:
     """A folder, or an object, in a store.
 
     Raises:
-        InputError: The kind of store is unknown, or the address holds a password.
+        InputError: The kind of store is unknown, or the address contains a password.
         MissingDependencyError: The package of the store is not installed.
     """
 
@@ -48,11 +48,11 @@ class Store:
         return posixpath.basename(self.url)
 
     def below(self, name: str) -> Store:
-        """A folder in this folder."""
+        """Return a folder in this folder."""
         return Store(f"{self.url}/{name}")
 
     def parent(self) -> Store:
-        """The folder that contains this one."""
+        """Return the folder that contains this object or folder."""
         return Store(posixpath.dirname(self.url))
 
     def is_folder(self) -> bool:
@@ -61,7 +61,7 @@ class Store:
             return bool(self._files.info(self._root)["type"] == "directory")
 
     def names(self) -> dict[str, int]:
-        """The objects below this folder: name relative to it -> size; {} if there are none."""
+        """List the objects below this folder: name relative to it -> size; {} if there are none."""
         with self._reaching("listed"):
             entries = self._files.find(self._root, detail=True)
         root = f"{self._root}/"
@@ -70,22 +70,22 @@ class Store:
         return {name: int(entry["size"]) for name, entry in inner.items() if name and not name.endswith("/")}
 
     def state(self) -> str:
-        """A text that changes with the object, or with any object in the folder."""
+        """Return a text that changes with the object, or with any object in the folder."""
         with self._reaching("read"):
             return repr(sorted(self._files.find(self._root, detail=True).items()))
 
     def size(self) -> int:
-        """The size of the object in bytes."""
+        """Return the size of the object in bytes."""
         with self._reaching("read"):
             return int(self._files.info(self._root)["size"])
 
     def read(self, name: str) -> bytes:
-        """The content of an object."""
+        """Read an object."""
         with self._reaching("read", name):
             return bytes(self._files.cat_file(self._path(name)))
 
     def parts(self, wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Byte ranges of objects: (name, start, end), end excluded."""
+        """Read byte ranges of objects: (name, start, end), end excluded."""
         paths = [self._path(name) for name, _, _ in wanted]
         with self._reaching("read", wanted[0][0] if len(wanted) == 1 else ""):
             chunks = self._files.cat_ranges(paths, [start for _, start, _ in wanted], [end for *_, end in wanted])
@@ -120,7 +120,7 @@ class Store:
 
     @contextmanager
     def _reaching(self, verb: str, name: str = "") -> Iterator[None]:
-        """Turn errors of the libraries, of dozens of types, into one message."""
+        """Replace the libraries' errors, of dozens of types, by one message."""
         try:
             yield
         except (RetrievalkitError, GeneratorExit):

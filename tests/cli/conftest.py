@@ -1,4 +1,4 @@
-"""What the tests of whole commands share: a folder with one of everything that commands read."""
+"""Fixtures for tests of whole commands: a folder with all kinds of inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRAIN = ("--epochs", 1, "--batch-size", 16)
 
 @pytest.fixture(scope="session")
 def materials(tmp_path_factory, tiny_model, tiny_collection):
-    """Vectors, an index, two runs, examples with negatives and a re-ranker; and what reads them, by name."""
+    """A folder with vectors, an index, two runs, examples with negatives and a re-ranker."""
     import faiss  # noqa: F401 - imported before the forks
 
     from retrievalkit.evaluation.compare import page  # noqa: F401
@@ -64,7 +64,7 @@ def commands(materials, tiny_model, tiny_collection):
 
 @pytest.fixture(scope="session")
 def whole(commands, tmp_path_factory):
-    """What a command leaves where nothing goes wrong: the content of its output, and all names in the folder."""
+    """Function: name of a command -> the content of its output, and all names in the folder."""
     made = {}
 
     def whole(name):

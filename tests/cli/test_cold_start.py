@@ -1,4 +1,4 @@
-"""What must be instant imports nothing heavy."""
+"""Commands that must be instant import nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAVY = (
     "milvus_lite", "numpy", "pandas", "pydantic", "pymilvus", "pyserini", "safetensors", "scipy", "sklearn",
     "starlette", "tokenizers", "torch", "transformers", "uvicorn",
 )  # fmt: skip
-# Of a model whose graph was exported before.
+# Not imported for a model whose graph was exported before.
 UNUSED = {
     "accelerate", "datasets", "faiss", "huggingface_hub", "pandas", "peft", "scipy", "sklearn", "sympy", "torch",
     "torchvision", "transformers",
@@ -58,7 +58,7 @@ def register_poolers(register):
 """
 
 
-def test_twenty_more_plugins_import_their_own_modules_and_nothing_else(tmp_path, monkeypatch):
+def test_twenty_more_plugins_import_only_their_own_modules(tmp_path, monkeypatch):
     without = modules_after(["--help"])
     names = [f"acme_{number}" for number in range(20)]
     for name in names:
@@ -78,7 +78,7 @@ def test_a_search_of_texts_imports_no_torch():
     assert not loaded & {"torch", "transformers", "scipy", "ir_measures"}
 
 
-def test_the_first_hit_of_vectors_needs_no_torch(tmp_path, tiny_model, tiny_collection, monkeypatch):
+def test_a_search_of_vectors_needs_no_torch(tmp_path, tiny_model, tiny_collection, monkeypatch):
     pytest.importorskip("openvino")
     monkeypatch.setenv("RKIT_BACKEND", "openvino")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""Other lengths than a checkpoint was trained with: encoded, remembered, searched and refused by the commands."""
+"""Lengths that differ from the checkpoint's: encoding, recording, searching and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {"query_length": 4, "document_length": 6}
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny_model, tmp_path_factory):
-    """A checkpoint whose queries and passages are cut after 4 and 6 tokens."""
+    """A checkpoint that truncates queries to 4 and passages to 6 tokens."""
     folder = tmp_path_factory.mktemp("short") / "checkpoint"
     folder.mkdir()
     Retriever.create(tiny_model, pooler="mean", encoder_options=SHORT).save(folder)
@@ -64,7 +64,7 @@ def lengths(side, number):
         ("untrained", ("--pooler", "mean", *lengths("query", 4)), lengths("query", 30), {"query_length": 30}),
     ],
 )
-def test_lengths_of_encode_and_search_are_those_of_a_model_made_with_them(
+def test_lengths_of_encode_and_search_equal_those_of_a_model_created_with_them(
     model, encode, search, expected, checkpoint, tiny_model, tiny_collection, tmp_path
 ):
     model = checkpoint if model == "checkpoint" else tiny_model
@@ -72,7 +72,7 @@ def test_lengths_of_encode_and_search_are_those_of_a_model_made_with_them(
     assert run == best(tiny_model, tiny_collection, **expected)
 
 
-def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint, tiny_model, tiny_collection, tmp_path):
+def test_an_index_records_the_lengths_and_a_search_may_override_them(checkpoint, tiny_model, tiny_collection, tmp_path):
     both = (*lengths("document", 40), *lengths("query", 30))
     found = searched(checkpoint, tiny_collection, tmp_path, encode=both)
     assert found == best(tiny_model, tiny_collection, query_length=30, document_length=40)
@@ -81,7 +81,7 @@ def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint,
         entry = storage.read_manifest(tmp_path / folder)["checkpoint"]
         assert entry["encoder_options"] == {"document_length": 40, "query_length": 30}
         assert entry["fingerprint"] == Retriever.load(checkpoint).fingerprint
-    # Another length is not resumed from the vectors of this one.
+    # Encoding with another length does not resume from these vectors.
     assert storage.read_manifest(tmp_path / "vectors")["inputs"]["checkpoint"]["encoder_options"] == {
         "document_length": 40,
         "query_length": 30,
@@ -92,7 +92,7 @@ def test_an_index_remembers_the_lengths_and_a_search_may_give_others(checkpoint,
 
 
 @pytest.mark.precision
-def test_a_length_that_is_the_checkpoints_own_changes_no_byte(checkpoint, tiny_collection, tmp_path):
+def test_setting_the_checkpoints_own_length_changes_no_byte(checkpoint, tiny_collection, tmp_path):
     for name, settings in (("as it is", ()), ("named", lengths("document", 6))):
         rkit("encode", checkpoint, tiny_collection.corpus, "-o", tmp_path / name, *settings)
     assert content(tmp_path / "as it is") == content(tmp_path / "named")
@@ -141,7 +141,7 @@ def places(checkpoint, tiny_collection, tmp_path_factory):
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_a_length_without_effect_or_beyond_the_models_positions_is_refused(line, places, tmp_path, monkeypatch):
+def test_a_length_without_effect_or_beyond_the_models_limit_is_refused(line, places, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = rkit(*line.format(**places).split(), code=2)
     assert REFUSED[line].format(**places) in result.output

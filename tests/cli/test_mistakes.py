@@ -1,4 +1,4 @@
-"""What users do wrong ends in one message that names it, exit code 2, and nothing left behind, in every command."""
+"""A user's mistake ends in one message and exit code 2, and leaves nothing behind, in every command."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ MISTAKES = {
     "quickstart --corpus {corpus} -o out": "Your own data needs all four",
 }
 
-BROUGHT = {"bm25": "retrievalkit_pyserini", "self_contrast": "retrievalkit_mlr", "multi_layer": "retrievalkit_mlr"}
+PACKAGES = {"bm25": "retrievalkit_pyserini", "self_contrast": "retrievalkit_mlr", "multi_layer": "retrievalkit_mlr"}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def place(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection, monkeypatch):
-    for name in (package for word, package in BROUGHT.items() if word in line):
+    for name in (package for word, package in PACKAGES.items() if word in line):
         pytest.importorskip(name)
     monkeypatch.chdir(place)
     files = {name: getattr(tiny_collection, name) for name in ("corpus", "queries", "qrels")} | {"model": tiny_model}
@@ -129,10 +129,10 @@ def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection,
     result = CliRunner().invoke(main, shlex.split(line.format(**files)))
     assert isinstance(result.exception, SystemExit), result.exception
     assert (result.exit_code, result.stdout) == (2, "")
-    said = [one for one in result.stderr.splitlines() if one.strip() and not one.startswith(("Usage:", "Try "))]
-    assert len(said) == 1
-    assert said[0].startswith("Error: ")
-    assert MISTAKES[line].format(**files) in said[0]
+    lines = [text for text in result.stderr.splitlines() if text.strip() and not text.startswith(("Usage:", "Try "))]
+    (message,) = lines
+    assert message.startswith("Error: ")
+    assert MISTAKES[line].format(**files) in message
     assert sorted(place.rglob("*")) == before
 
 

@@ -1,4 +1,4 @@
-"""Where a file reaches its limit, which stands for a full disk: a message, nothing half, and what can go on is kept."""
+"""A file at its size limit, instead of a full disk: a message, no partial output, and progress to resume from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = {
     "compare": (100, 5_000),
     "convert": (100, 2_000),
 }
-# The others train, and write, by the same functions.
+# The other commands train and write with the same functions.
 QUICK = ("encode", "index flat", "train", "search", "compare", "convert")
 
 

@@ -1,4 +1,4 @@
-"""Commands on an S3 server: outputs with the bytes of a folder, inputs read by range, one message for each mistake."""
+"""Commands on an S3 server: outputs equal local ones, inputs are read by range, mistakes end in one message."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def encoded(model, texts, output, **options):
 
 
 @forks
-def test_an_encoding_that_was_killed_goes_on_in_the_store_and_has_the_bytes_of_a_folder(
+def test_killed_encoding_resumes_in_the_store_and_equals_a_local_folder(
     server, bucket, tiny_model, tiny_collection, tmp_path, monkeypatch
 ):
     def killed():
@@ -98,7 +98,7 @@ def test_an_encoding_that_was_killed_goes_on_in_the_store_and_has_the_bytes_of_a
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
-def test_texts_vectors_index_queries_and_run_may_all_be_in_the_store(
+def test_texts_vectors_index_queries_and_run_may_be_in_the_store(
     server, bucket, rkit, tiny_model, tiny_collection, tmp_path
 ):
     put(server[0], bucket, "texts/corpus.jsonl", tiny_collection.corpus.read_bytes())
@@ -129,7 +129,7 @@ def test_texts_vectors_index_queries_and_run_may_all_be_in_the_store(
     assert manifest["corpus"]["path"] == f"{there}/texts/corpus.jsonl"
     assert manifest["inputs"]["vectors"]["path"] == f"{there}/v"
     assert not any(_SECRET.encode() in data or str(tmp_path).encode() in data for data in found.values())
-    # An output that is there is refused, and replaced if asked to.
+    # An existing output is refused, and replaced with --overwrite.
     code, output = rkit("index", f"{there}/v", "--output", f"{there}/ix")
     assert (code, f"output folder '{there}/ix' exists already" in output) == (2, True)
     put(server[0], bucket, "ix/old.bin", b"of the old index")
@@ -155,7 +155,7 @@ def test_rows_are_read_by_range(server, bucket, tiny_model, tiny_collection, tmp
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
-def test_a_shard_that_was_altered_or_removed_is_refused(server, bucket, tiny_model, tiny_collection):
+def test_an_altered_or_removed_shard_is_refused(server, bucket, tiny_model, tiny_collection):
     encoded(tiny_model, tiny_collection.corpus, url := f"s3://{bucket}/vectors")
     store = VectorStore(storage.local(url))
     name = "vectors/vectors-00000.npy"
@@ -193,7 +193,7 @@ SILENCE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
         ("s3://BUCKET/vectors", SILENCE, "Check the address, the network"),
     ],
 )
-def test_a_wrong_address_or_a_store_that_refuses_costs_one_message(
+def test_a_wrong_address_or_a_refusing_store_is_one_message(
     address, environment, message, bucket, rkit, tmp_path, monkeypatch
 ):
     for name, value in environment.items():
@@ -208,7 +208,7 @@ def test_a_wrong_address_or_a_store_that_refuses_costs_one_message(
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_a_command_that_writes_here_alone_refuses_a_store(rkit, tmp_path, monkeypatch):
+def test_a_command_that_writes_only_locally_refuses_a_store(rkit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, output = rkit("run", "tiny", "--output", "s3://bucket/x")
     assert (code, "cannot write to a store" in output) == (2, True), output

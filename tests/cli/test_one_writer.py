@@ -1,4 +1,4 @@
-"""Two commands that write one output: one of them does, and the other says so and ends."""
+"""Two commands with the same output: one writes, the other is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from forked_commands import Command, complete, content, rkit
 from killed_processes import forks
 
-# A folder and a file of each kind; the others write by the same functions.
+# Folders and files; the other commands write with the same functions.
 NAMES = [
     "encode", "index flat", "train", "search", "convert", *(pytest.param(name, marks=pytest.mark.slow) for name in (
         "pretrain", "rerank train", "rerank apply", "mine-negatives", "compare"
@@ -24,7 +24,7 @@ def test_of_two_commands_at_once_one_writes_and_the_other_is_refused(commands, w
     pair = [Command(*complete(commands[name], "out"), folder=tmp_path) for _ in range(2)]
     first, second = sorted((one.end() for one in pair), key=lambda ended: ended.code)
     if second.code == 0:
-        # The first had ended before the second one looked, and a file is written anew.
+        # The first had ended before the second started, and a file is replaced.
         assert (tmp_path / "out").is_file(), (first, second)
     else:
         assert (first.code, second.code) == (0, 2), (first, second)

@@ -47,12 +47,12 @@ def test_only_an_installed_plugin_can_be_removed():
     assert "did you mean 'retrievalkit-mvr'" in result.stderr
 
 
-# pip takes a 0 of PIP_NO_BUILD_ISOLATION for --no-build-isolation.
+# For pip, PIP_NO_BUILD_ISOLATION=0 means --no-build-isolation.
 OFFLINE = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 @pytest.mark.slow
-def test_a_plugin_is_installed_and_removed_in_an_environment_of_its_own(tmp_path):
+def test_a_plugin_is_installed_and_removed_in_its_own_environment(tmp_path):
     made = rkit("new", "peak", "--output", tmp_path / "retrievalkit-peak")
     assert made.exit_code == 0
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)

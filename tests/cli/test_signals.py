@@ -1,4 +1,4 @@
-"""How commands end by Ctrl-C and by signals: one line, an exit code, and nothing left but what can go on."""
+"""Ctrl-C and signals end a command with one line and an exit code, and keep progress to resume from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from killed_processes import forks
 
 
 def waiting():
-    """Write a first shard, say so in a file, and wait."""
+    """Write a first shard, create the file `ready`, and wait."""
     from retrievalkit.data.vectors import VectorWriter
 
     def finish(self):
@@ -64,10 +64,10 @@ def second():
         (waiting, signal.SIGINT, 130, f"Interrupted{KEPT}"),
         (waiting, signal.SIGTERM, 143, f"Terminated{KEPT}"),
         (waiting, signal.SIGHUP, 129, f"Terminated{KEPT}"),
-        (second, signal.SIGINT, 130, ""),  # of several processes the main one prints
+        (second, signal.SIGINT, 130, ""),  # only the main process prints
     ],
 )
-def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tmp_path, prepare, number, code, printed):
+def test_a_signal_ends_a_command_with_one_line(commands, tmp_path, prepare, number, code, printed):
     command = started(complete(commands["encode"], "out"), tmp_path, prepare)
     os.kill(command.process.pid, number)
     ended = command.end(90)
@@ -76,7 +76,7 @@ def test_a_signal_ends_a_command_in_one_line_that_says_what_is_kept(commands, tm
 
 
 def dropped(number):
-    """Signal where Python drops what a handler raises."""
+    """Send the signal while Python drops exceptions."""
 
     class Dropped:
         def __del__(self):
@@ -86,18 +86,8 @@ def dropped(number):
     time.sleep(30)
 
 
-def replaced(number):
-    """Make another error of the interruption, as a library may."""
-    try:
-        os.kill(os.getpid(), number)
-        time.sleep(30)
-    except KeyboardInterrupt:
-        msg = "expected str, bytes or os.PathLike object"
-        raise TypeError(msg) from None
-
-
 def importing(number):
-    """Signal while torch is imported, which would abort the process."""
+    """Send the signal while torch is being imported, which would abort the process."""
     import torch
 
     torch.__spec__._initializing = True
@@ -113,8 +103,7 @@ def importing(number):
     ("event", "number", "code", "how"),
     [
         (dropped, signal.SIGINT, 130, "Interrupted"),
-        (replaced, signal.SIGINT, 130, "Interrupted"),
-        (replaced, signal.SIGTERM, 143, "Terminated"),
+        (dropped, signal.SIGTERM, 143, "Terminated"),
         (importing, signal.SIGINT, 130, "Interrupted"),
     ],
 )

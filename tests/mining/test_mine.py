@@ -1,4 +1,4 @@
-"""Whole minings of a small collection: from runs, checkpoints, indexes and BM25; what is refused leaves nothing."""
+"""Mining a small collection, from runs, checkpoints and indexes; refused commands write nothing."""
 
 import json
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.precision
 
 
 class Collection:
-    """Six passages, three examples of two questions, and a run of them."""
+    """Six passages, three examples of two questions, and a run of the questions."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -49,7 +49,7 @@ class Collection:
         return self.folder / "run.trec"
 
     def mine(self, source=None, **options):
-        """The report, and the ids of the examples that are written."""
+        """Return the report, and the ids in the written examples."""
         places = {"corpus": self.corpus, "examples": self.examples, "output": self.output}
         mined = rk.mine_negatives(self.run if source is None else source, **(places | options))
         return mined.report, [(row.query_id, " ".join(row.positives), " ".join(row.negatives)) for row in mined]
@@ -64,7 +64,7 @@ def collection(tmp_path):
 
 
 def test_mining_from_a_run(collection):
-    """The positives of all examples with the question's text go, and copies (p3 has the text of p1)."""
+    """The positives of all examples with the question's text are dropped, and copies of them (p3 of p1)."""
     audit, mined = collection.mine()
     assert mined == [("qa", "p1", "p2 p6"), ("qb", "p4", "p5"), ("qc", "p5", "p2 p6")]
     dropped = {one["name"]: one["dropped"] for one in audit["filters"]}
@@ -86,11 +86,11 @@ def test_mining_from_a_run(collection):
 @pytest.mark.parametrize(
     ("options", "negatives"),
     [
-        # p2 holds the answer to one question; the other has no answers, and keeps its hits.
+        # p2 contains the answer to a question; the other question has no answers, and keeps its hits.
         ({"drop_answers": True}, ["p6", "p5", "p6"]),
         ({"depth": 1}, ["p2", "", "p2"]),
         ({"merge_with": "train.jsonl", "keep": 1}, ["p6", "", "", "p2", "p5", "p2"]),
-        # One example a question, whose positive is the best hit with an answer.
+        # One example per question, whose positive is the best hit with an answer.
         ({"positives": "retrieved"}, ["p6"]),
     ],
     ids=str,
@@ -104,7 +104,7 @@ def test_options_change_the_examples(collection, monkeypatch, options, negatives
 
 
 def test_the_command_prints_the_audit_as_a_table(collection):
-    """It names each filter with its count, shows what was dropped, and what was written."""
+    """The table has the filters with their counts, dropped hits, and the number of written examples."""
     places = ["--from", collection.run, "--corpus", collection.corpus, "--examples", collection.examples]
     words = ["mine-negatives", *places, "--output", collection.output, "--drop-answers"]
     table = CliRunner().invoke(main, [str(word) for word in words]).output
@@ -126,7 +126,7 @@ def test_a_folder_is_mined_for_the_questions_of_one_split(collection):
 
 
 def test_mined_positives_follow_the_golden_case(collection):
-    """Golden check mlr_hard_negative_mining: the best hit with the answer, no question without one, pools of two."""
+    """Golden check mlr_hard_negative_mining: the best hit with the answer, no question without one, two negatives."""
     texts = {f"p{n}": f"p{n} yes" if n in (2, 4, 8) else f"p{n}" for n in range(1, 9)}
     corpus = collection.write("many", [{"_id": one, "title": "", "text": text} for one, text in texts.items()])
     questions = [{"_id": one, "text": f"question {one}", "answers": ["yes"]} for one in "abc"]
@@ -137,7 +137,7 @@ def test_mined_positives_follow_the_golden_case(collection):
     assert audit["counts"] == {"examples": 3, "questions": 3, "mined": 2, "written": 2}
 
 
-def test_passages_that_came_with_the_examples_are_found_by_their_text(collection):
+def test_passages_of_the_examples_are_matched_by_their_text(collection):
     passage = {"docid": "other-4", "title": "", "text": "green"}
     row = {"query_id": "qb", "query": "which other?", "positive_passages": [passage], "negative_passages": []}
     assert collection.mine(examples=collection.write("tevatron", [row]))[1] == [("qb", "p4", "p5")]
@@ -147,8 +147,8 @@ def test_passages_that_came_with_the_examples_are_found_by_their_text(collection
 
 
 @pytest.mark.parametrize("wanted", [{"drop_answers": True}, {"positives": "retrieved"}], ids=str)
-def test_questions_without_answers_drop_nothing_for_them(collection, capsys, wanted):
-    """One recipe serves collections with answers and without: a note says so, and strict refuses."""
+def test_examples_without_answers_are_mined_without_them(collection, capsys, wanted):
+    """One recipe serves collections with and without answers; there is a note, and strict refuses."""
     rows = [Example(row.query_id, row.query, row.positives) for row in read_examples(collection.examples).rows]
     write_examples(collection.examples, rows)
     assert collection.mine(**wanted)[1] == collection.mine()[1]
@@ -227,7 +227,7 @@ def tiny(tiny_model, tiny_collection, tmp_path_factory):
 
 @pytest.fixture
 def mine_tiny(tiny_collection, tmp_path):
-    """Mines the tiny collection to a file of a name."""
+    """Mine the tiny collection into a named file."""
 
     def mine(source, name="out", **options):
         options = {"corpus": tiny_collection.folder, "output": tmp_path / f"{name}.jsonl", "depth": 12, **options}
@@ -236,8 +236,8 @@ def mine_tiny(tiny_collection, tmp_path):
     return mine
 
 
-def test_a_checkpoint_gives_what_its_index_and_its_run_give(tiny, mine_tiny, tmp_path):
-    """The corpus is encoded and searched on the way, and nothing of that stays."""
+def test_a_checkpoint_and_its_index_and_run_give_the_same_negatives(tiny, mine_tiny, tmp_path):
+    """The encoded and indexed corpus is removed."""
     checkpoint, index, run = [
         list(mine_tiny(tiny / source, name))
         for name, source in zip("abc", ("c-mean", "mean", "mean.trec"), strict=True)
@@ -248,7 +248,7 @@ def test_a_checkpoint_gives_what_its_index_and_its_run_give(tiny, mine_tiny, tmp
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.jsonl{end}" for name in "abc" for end in ends}
 
 
-def test_an_interrupted_mining_resumes_with_the_vectors_that_it_has(tiny, mine_tiny, tmp_path, monkeypatch):
+def test_interrupted_mining_reuses_its_vectors(tiny, mine_tiny, tmp_path, monkeypatch):
     import retrievalkit.indexing.encoding
     from retrievalkit.search.searcher import Searcher
 
@@ -268,7 +268,7 @@ def test_an_interrupted_mining_resumes_with_the_vectors_that_it_has(tiny, mine_t
     assert {path.name.partition(".jsonl")[0] for path in tmp_path.iterdir()} == {"whole", "out"}
 
 
-def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, mine_tiny):
+def test_several_sources_are_fused_like_in_search(tiny, tiny_collection, mine_tiny):
     places = [tiny / "mean", tiny / "cls"]
     mined = mine_tiny(places)
     assert mined.report["source"] == {"source": f"{places[0]} + {places[1]}", "kind": "fusion"}
@@ -277,8 +277,8 @@ def test_several_sources_are_fused_as_search_does(tiny, tiny_collection, mine_ti
         assert row.negatives == tuple(one for one, _ in run[row.query_id] if one not in row.positives)
 
 
-def test_a_run_takes_part_in_fusion_and_weights_count(tiny, mine_tiny):
-    """With all the weight on the run, its hits are mined."""
+def test_a_run_is_fused_with_its_weight(tiny, mine_tiny):
+    """If the run has all the weight, its hits are mined."""
     both = [tiny / "mean.trec", tiny / "cls"]
     assert list(mine_tiny(both, weights=[1.0, 0.0])) == list(mine_tiny(tiny / "mean.trec")) != list(mine_tiny(both))
 
@@ -297,7 +297,7 @@ def test_the_command_line_takes_several_sources(tiny, tiny_collection, mine_tiny
 
 
 def test_a_rerankers_scores_are_those_of_rerank_apply(tiny, tiny_model, tiny_collection, mine_tiny, tmp_path):
-    """Mining with the folder drops what mining with a run of its scores drops: those above the median."""
+    """Mining with the re-ranker and with a run of its scores drops the same hits: those above the median."""
     from retrievalkit.models.cross_encoder import CrossEncoder
 
     (tmp_path / "reranker").mkdir()
@@ -318,7 +318,7 @@ def test_a_rerankers_scores_are_those_of_rerank_apply(tiny, tiny_model, tiny_col
 
 @pytest.mark.skipif(not (SHARED / "squad-open").exists(), reason="RKIT_SHARED_DATA has no squad-open")
 def test_answers_on_real_questions():
-    """On SQuAD, a hit that holds the answer is dropped, whatever its rank, and a positive is always among these."""
+    """On SQuAD, hits that contain the answer are dropped at any rank, among them the positives."""
     folder = SHARED / "squad-open"
     examples = read_examples(folder).rows[:50]
     passages = [passage.id for _, passage in zip(range(200), open_corpus(folder), strict=False)]

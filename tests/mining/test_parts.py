@@ -1,4 +1,4 @@
-"""Mining part by part, which resumes after a kill with the same bytes, and the audit of its counts."""
+"""Mining part by part: resuming after a kill with the same bytes, and the audit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def mine(data, tmp_path):
-    """Mines to a folder of a name; returns the examples."""
+    """Mine into a named folder, and return the examples."""
 
     def mine(name, **options):
         places = {"corpus": data / "corpus.jsonl", "examples": data / "train.jsonl"}
@@ -51,7 +51,7 @@ def mine(data, tmp_path):
 
 
 def bytes_in(folder):
-    """The bytes of all that a mining leaves."""
+    """Return the bytes of all files."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -64,7 +64,7 @@ def small_parts(monkeypatch):
 
 @pytest.fixture
 def interrupt(mine, small_parts, tmp_path):
-    """Interrupts a mining before a part is written."""
+    """Interrupt mining before a part is written."""
     write = mining.MinedParts.write
 
     def interrupt(at, **options):
@@ -93,7 +93,7 @@ MOMENTS = {
 
 @forks
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_mining_resumes_and_ends_with_the_same_bytes(mine, tmp_path, small_parts, moment):
+def test_killed_mining_resumes_and_writes_the_same_bytes(mine, tmp_path, small_parts, moment):
     mine("whole", **OPTIONS)
 
     def killed():
@@ -106,8 +106,8 @@ def test_a_killed_mining_resumes_and_ends_with_the_same_bytes(mine, tmp_path, sm
     assert bytes_in(tmp_path / "resumed") == bytes_in(tmp_path / "whole")
 
 
-def test_parts_that_are_there_are_not_mined_again(mine, interrupt, monkeypatch):
-    """Of ten parts six are done; the second search is repeated, so that its questions keep their company."""
+def test_complete_parts_are_not_mined_again(mine, interrupt, monkeypatch):
+    """Six of ten parts are complete; the second search is repeated, as batches must not change."""
     interrupt(6)
     write, written = mining.MinedParts.write, []
     monkeypatch.setattr(mining.MinedParts, "write", lambda self, *rest: (written.append(rest[0]), write(self, *rest)))
@@ -116,7 +116,7 @@ def test_parts_that_are_there_are_not_mined_again(mine, interrupt, monkeypatch):
 
 
 @pytest.mark.parametrize("sample", ["top", "random"])
-def test_the_size_of_parts_changes_nothing_and_another_seed_draws_others(mine, tmp_path, monkeypatch, sample):
+def test_the_size_of_parts_changes_nothing_and_the_seed_changes_the_sample(mine, tmp_path, monkeypatch, sample):
     options = {**OPTIONS, "sample": sample, "negatives": 3}
     one, other = mine("one", **options), mine("other", **options, seed=1)
     assert (list(one) == list(other)) == (sample == "top")
@@ -140,8 +140,8 @@ def test_the_order_of_questions_does_not_matter(mine, data):
 # --- the audit -----------------------------------------------------------------------------------------------------
 
 
-def test_the_audit_counts_every_hit_once_and_shows_what_was_written(mine, data, tmp_path):
-    """Hits = dropped by each filter + left; kept are those that were written. The sample is to be checked by hand."""
+def test_the_audit_counts_every_hit_once_and_matches_the_examples(mine, data, tmp_path):
+    """Hits are dropped by a filter or left; the sample and the counts agree with the written examples."""
     rows = read_examples(data / "train.jsonl").rows
     rows[0] = Example("q0", "<b>bold</b> & more", ("p0",))
     mined = mine("out", **OPTIONS, examples=rows)

@@ -1,4 +1,4 @@
-"""Near duplicates: shingles by hand, Jaccard's coefficient against a reference of five lines, and who repeats whom."""
+"""Near duplicates: shingles by hand, Jaccard's coefficient and repeats against references."""
 
 import re
 
@@ -15,7 +15,7 @@ def cut(text, title=""):
 
 
 def jaccard(one, other):
-    """The reference."""
+    """Compute the reference."""
     sets = []
     for text in (one, other):
         words = re.findall(r"\w+", text.casefold())
@@ -24,13 +24,13 @@ def jaccard(one, other):
 
 
 def test_worked_cases():
-    """Repeated shingles count once; a short text is one shingle; a title counts where there is no text."""
+    """Repeated shingles count once; a short text is one shingle; a title replaces an empty text."""
     assert len(cut("one two three four five six seven")) == 3
     assert len(cut("a a a a a a a a")) == 1
     assert likeness([cut("red blue"), cut("blue red"), cut("")], cut("Red blue.")) == [1.0, 0.0, 0.0]
     assert likeness([cut("red")], cut("  ")) == [0.0]
     assert likeness([cut("", "A title"), cut("text", "A title")], cut("a title")) == [1.0, 0.0]
-    # Of 9 words one more than of 8: 4 shingles of 5 are shared.
+    # 8 words have 4 shingles, 9 words have 5, of which 4 are shared.
     eight = "the cat sat on the mat all day"
     assert likeness([cut(eight)], cut(f"{eight} long")) == [pytest.approx(4 / 5)]
 
@@ -39,15 +39,15 @@ TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), mi
 
 
 @given(TEXTS, TEXTS)
-def test_the_coefficient_is_that_of_the_reference(texts, others):
+def test_the_coefficient_equals_the_reference(texts, others):
     for other in others:
         expected = [jaccard(one, other) for one in texts]
         assert likeness([cut(one) for one in texts], cut(other)) == pytest.approx(expected)
 
 
 @given(TEXTS, st.sampled_from([0.1, 0.34, 0.5, 1.0]))
-def test_a_repeat_is_like_an_earlier_text_that_stays(texts, threshold):
-    """Worked out pair by pair: a text goes if it is like one that stayed, and the one named is the likest."""
+def test_a_repeat_resembles_an_earlier_text_that_is_kept(texts, threshold):
+    """Pair by pair: a text is dropped if it resembles a kept text; the most similar text is named."""
     expected, staying = [], []
     for place, text in enumerate(texts):
         like = {other: jaccard(text, texts[other]) for other in staying}

@@ -1,4 +1,4 @@
-"""Every component of retrievalkit has the properties of its kind."""
+"""Every built-in component has the properties of its kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILT_IN = [
 @pytest.mark.parametrize(("kind", "name"), BUILT_IN)
 def test_it_keeps_the_contract(kind, name):
     kit = kit_of(kind)
-    # A new process takes seconds, and the others use no hashes.
+    # A new process takes seconds, and other kinds use no hashes.
     without = [] if kind in {"encoder", "indexer", "reranker"} else ["other_process"]
     try:
         report = kit.report(name, examples=LEAST, without=[each for each in without if each in kit.properties])

@@ -1,4 +1,4 @@
-"""What is around a method: plugins' filters, fusion methods, metrics, re-rankers and recipes, as the guide has them."""
+"""Filters, fusion methods, metrics, re-rankers and recipes of plugins, with the plugin of the guide."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def well(result):
 RERANK = shlex.split("rerank apply overlap:lower --run run.trec --queries data --corpus data/corpus.jsonl")
 
 
-def test_a_plugins_reranker_fusion_and_metric_do_what_they_say(run, tmp_path):
-    """Words are counted, votes are summed, and unjudged documents are left out; the recipe gives the same bytes."""
+def test_a_plugins_reranker_fusion_and_metric_work(run, tmp_path):
+    """Words are counted, votes summed, and unjudged documents left out; the recipe gives the same bytes."""
     well(run(*RERANK, "--output", "overlap.trec"))
     first = (tmp_path / "overlap.trec").read_text().splitlines()[0].split()
     assert first[:3] == ["q0-0", "Q0", "c0"]  # what is the capital of argentina: is the of argentina
@@ -69,9 +69,9 @@ def test_a_plugins_reranker_fusion_and_metric_do_what_they_say(run, tmp_path):
     assert votes == {0, 1, 2}
     line = ["--qrels", "data/qrels/test.tsv", "--metrics", "nDCG@10 condensed@5 condensed", "--json"]
     found = json.loads(well(run("evaluate", "run.trec", *line)).stdout)["metrics"]
-    assert found["condensed@5"] == pytest.approx(5 / 42)  # of c0 to c4 each has a question, and finds nothing else
+    assert found["condensed@5"] == pytest.approx(5 / 42)  # each of c0 to c4 is relevant for one question
     assert found["condensed"] == pytest.approx(9 / 42)
-    # The file of weights names the fusion with its options, and is read back; nothing is normalized.
+    # The file of weights contains the fusion with its options, without normalisation.
     runs = ("search", "run.trec", "overlap.trec")
     tune = shlex.split("--fusion votes(top=3) --tune data/qrels/test.tsv --output weights.json")
     assert "votes(top=3)" in well(run(*runs, *tune)).output
@@ -86,7 +86,7 @@ def test_a_plugins_reranker_fusion_and_metric_do_what_they_say(run, tmp_path):
 
 
 def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
-    """With their options; without filters of plugins the audit has no entry for them."""
+    """The audit has the filters' options, but no entry if there are no filters."""
     mine = shlex.split("mine-negatives --from run.trec --corpus data/corpus.jsonl --examples data --depth 8")
 
     def audit_of(name, *words):
@@ -124,7 +124,7 @@ def test_a_plugins_filter_and_reranker_are_in_the_audit_by_name(run, tmp_path):
         ("{mine} --filter longer_than --filter 'longer_than(words=3)'", "the filter 'longer_than' is listed twice"),
     ],
 )
-def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):
+def test_a_wrong_name_or_option_is_refused(run, tmp_path, line, message):
     line = line.format(
         runs="run.trec run.trec",
         evaluate="evaluate run.trec --qrels data/qrels/test.tsv --metrics",
@@ -137,7 +137,7 @@ def test_a_wrong_name_or_option_is_told(run, tmp_path, line, message):
     assert not (tmp_path / "o").exists()
 
 
-def test_names_of_two_plugins_clash(run, tmp_path, monkeypatch, fresh_registry):
+def test_a_name_of_two_plugins_is_a_clash(run, tmp_path, monkeypatch, fresh_registry):
     (tmp_path / "other.py").write_text((tmp_path / "word_overlap.py").read_text().replace('"word_overlap:', '"other:'))
     monkeypatch.setenv("RKIT_PLUGIN_FILES", "word_overlap.py,other.py")
     fresh_registry()
@@ -165,7 +165,7 @@ def test_a_class_of_another_kind_is_refused(tmp_path, monkeypatch, fresh_registr
 
 
 @pytest.mark.parametrize("name", [*METRICS, "nDCG@10", "RR@1", "P(rel=2)@3", "infAP"])
-def test_a_metric_of_one_query_is_that_of_all(name):
+def test_a_metrics_value_for_a_query_equals_that_in_a_run(name):
     name = f"{name}@0.1" if name == "IPrec" else f"{name}@5" if name in ("P", "R", "Judged", "Success", "ERR") else name
     run = {"q": [("a", 3.0), ("b", 2.0), ("c", 1.0), ("d", 0.5)]}
     qrels = {"q": {"b": 2, "d": 1, "a": 0, "x": 1, "y": 0}}
@@ -191,6 +191,6 @@ def test_options_in_parentheses_are_read(text, expected):
 @pytest.mark.parametrize(
     "text", ["", "a(", "a(1)", "a(b)", "a()(c=1)", "a(b=c())", "a(**b)", "a(b=1, b=2)", "a@0", "a@x", "a" * 600, "a b"]
 )
-def test_what_is_no_name_with_options_is_refused(text):
+def test_other_syntax_is_refused(text):
     with pytest.raises(OptionError, match="is not of the form NAME"):
         read_call(text)

@@ -1,4 +1,4 @@
-"""Plugins are found, listed and isolated; names become classes and values become options."""
+"""The registry: plugins are loaded, listed and isolated; names resolve to classes, values are converted to options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def forgotten(tmp_path):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch, fresh_registry, forgotten):
-    """Installs a distribution with one plugin module, for the time of a test."""
+    """Install a distribution with one plugin module for a test."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(name, source, *, version="1.0", entry_point=None):
@@ -85,7 +85,7 @@ def plugin_named(name):
     return found
 
 
-def test_an_installed_plugin_is_found_by_name_and_what_it_prints_is_no_output_of_ours(install, capfd):
+def test_an_installed_plugin_is_loaded_and_its_output_goes_to_standard_error(install, capfd):
     source = "print('Hello')" + textwrap.dedent(POOLER.format(name="acme", module="acme_poolers"))
     install("acme-poolers", source, version="2.3")
     assert "acme" in registry.names("pooler")
@@ -99,7 +99,7 @@ def test_an_installed_plugin_is_found_by_name_and_what_it_prints_is_no_output_of
 @pytest.mark.parametrize(
     ("declared", "ours", "advice"),
     [
-        *((one, "1.0.3", None) for one in ("1", "1.0", "1.0.0", None)),  # the third number is ours alone
+        *((one, "1.0.3", None) for one in ("1", "1.0", "1.0.0", None)),  # the third number does not count
         *((one, "0.2.3", None) for one in ("0.2", "0.2.0", "0.2.9", None)),
         *((one, "0.2.3", "a version of the plugin for contract 0.2") for one in ("0", "0.1")),
         ("0.3", "0.2.3", "a newer retrievalkit"),
@@ -108,10 +108,8 @@ def test_an_installed_plugin_is_found_by_name_and_what_it_prints_is_no_output_of
         ("1.5", "1.4.9", "a newer retrievalkit"),
     ],
 )
-def test_a_plugin_of_our_contract_is_loaded_and_one_of_another_only_listed(
-    install, monkeypatch, declared, ours, advice
-):
-    """With both versions in words; its hooks are not called, and other commands work."""
+def test_a_plugin_for_another_contract_is_listed_but_not_loaded(install, monkeypatch, declared, ours, advice):
+    """The message has both versions; the plugin's hooks are not called, and other commands work."""
     monkeypatch.setattr("retrievalkit.hookspecs.VERSION", ours)
     line = "" if declared is None else f"retrievalkit_contract = {declared!r}\n"
     source = POOLER if advice is None else hook("raise SystemExit", kind="whats", argument="")
@@ -126,7 +124,7 @@ def test_a_plugin_of_our_contract_is_loaded_and_one_of_another_only_listed(
         registry.get("pooler", "acme")
 
 
-def test_an_unknown_name_says_which_package_brings_the_nearest(install):
+def test_the_error_for_an_unknown_name_has_the_package_of_the_nearest_name(install):
     install("acme-poolers", POOLER.format(name="acme", module="acme_poolers"), version="2.3")
     with pytest.raises(UnknownNameError, match=r"did you mean 'acme'\?.* 'acme' comes with acme-poolers 2\.3\."):
         registry.get("pooler", "acne")
@@ -151,7 +149,7 @@ def test_an_unknown_name_says_which_package_brings_the_nearest(install):
         (hook('register("a", "b:C")', 'register("a", "b:D")'), "it registers the pooler 'a' twice"),
     ],
 )
-def test_a_broken_plugin_is_listed_with_the_reason_and_stops_nothing(install, source, reason):
+def test_a_broken_plugin_is_listed_with_the_reason_and_breaks_nothing_else(install, source, reason):
     install("acme-broken", source)
     install("acme-good", POOLER.format(name="acme_good", module="acme_good"))
     assert reason in plugin_named("acme_broken").error
@@ -174,7 +172,7 @@ def test_a_broken_plugin_is_listed_with_the_reason_and_stops_nothing(install, so
         ("import sys\nsys.exit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_part_that_cannot_be_imported_is_an_error_with_its_name(tmp_path, use_files, monkeypatch, body, reason):
+def test_a_component_that_cannot_be_imported_is_an_error_with_its_name(tmp_path, use_files, monkeypatch, body, reason):
     monkeypatch.syspath_prepend(tmp_path)
     write_module(tmp_path, "acme_inner", body)
     use_files(write_module(tmp_path, "acme_outer", POOLER.format(name="acme", module="acme_inner")))
@@ -216,7 +214,7 @@ def test_rkit_plugins_limits_what_is_loaded(install, monkeypatch):
     assert "two" in registry.names("pooler")
     assert "one" not in registry.names("pooler")
     assert "acme_one" not in sys.modules
-    assert "mean" in registry.names("pooler"), "built-in parts stay"
+    assert "mean" in registry.names("pooler"), "built-in components stay"
     monkeypatch.setenv("RKIT_PLUGINS", "acme_tow")
     registry.default_registry.cache_clear()
     with pytest.raises(UnknownNameError, match=r"unknown plugin 'acme_tow'; did you mean 'acme_two'.*RKIT_PLUGINS"):
@@ -258,12 +256,12 @@ class Component:
     """A component.
 
     Args:
-        layers: Which layers,
-            and in which order.
-        mode: How (whatever it is).
-        rate: How fast.
-        name: What it is called.
-        flag: Whether.
+        layers: Layers,
+            in their order.
+        mode: Way (of pooling).
+        rate: Speed.
+        name: Name.
+        flag: Switch.
 
     Raises:
         ValueError: Never.
@@ -290,11 +288,11 @@ def check(**values):
 def test_options_are_the_keyword_only_arguments():
     options = registry.options(Component)
     assert {name: option.description for name, option in options.items()} == {
-        "rate": "How fast.",
-        "layers": "Which layers, and in which order.",
-        "mode": "How (whatever it is).",
-        "name": "What it is called.",
-        "flag": "Whether.",
+        "rate": "Speed.",
+        "layers": "Layers, in their order.",
+        "mode": "Way (of pooling).",
+        "name": "Name.",
+        "flag": "Switch.",
         "tokens": "",
     }
     assert [name for name, option in options.items() if option.required] == ["rate"]
@@ -317,7 +315,7 @@ def test_options_are_the_keyword_only_arguments():
         ({"tokens": "8"}, 8),
     ],
 )
-def test_a_value_becomes_what_its_type_says(given, expected):
+def test_a_value_is_converted_to_its_type(given, expected):
     (name,) = given
     value = check(**given)[name]
     assert value == expected or list(value) == expected
@@ -333,7 +331,7 @@ def test_a_value_becomes_what_its_type_says(given, expected):
         (list[str], "a,b", ["a", "b"]),
     ],
 )
-def test_a_sequence_is_read_from_text_where_text_is_not_wanted(annotation, text, expected):
+def test_text_is_split_into_a_sequence_unless_the_type_is_text(annotation, text, expected):
     value = registry.convert("it", annotation, text)
     assert (value if isinstance(value, str) else list(value)) == expected
 
@@ -358,7 +356,7 @@ def test_a_wrong_unknown_or_missing_option_is_refused(given, message):
         registry.check_options("pooler 'made_up'", Component, {"rate": 1.0} | given if given else {})
 
 
-def test_options_that_are_named_under_type_checking_are_an_error_of_the_plugin(tmp_path, use_files):
+def test_option_types_imported_under_type_checking_are_an_error_of_the_plugin(tmp_path, use_files):
     source = "from __future__ import annotations\n" + hook('register("acme", "acme_hidden:Component")', kind="losses")
     source += "\nclass Component:\n    def __init__(self, *, path: Path): ..."
     use_files(write_module(tmp_path, "acme_hidden", source))
@@ -366,8 +364,8 @@ def test_options_that_are_named_under_type_checking_are_an_error_of_the_plugin(t
         registry.create("loss", "acme")
 
 
-def test_a_type_may_hold_a_bound():
-    """Such as pydantic's PositiveFloat; it is shown as the type it bounds."""
+def test_a_type_may_have_a_bound():
+    """Such as pydantic's PositiveFloat, which is shown as float."""
 
     class Bounded:
         def __init__(self, *, rate: PositiveFloat = 1.0, sizes: Sequence[PositiveInt] | None = None): ...
@@ -383,7 +381,7 @@ SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 
 
 @given(st.recursive(SINGLE, st.lists, max_leaves=5))
-def test_whatever_the_value_it_fits_or_is_an_option_error(value):
+def test_any_value_is_converted_or_an_option_error(value):
     for annotation in (int, float, bool, str, list[int], Literal["a"], Mapping[str, int], int | None):
         with contextlib.suppress(OptionError):
             registry.convert("it", annotation, value)

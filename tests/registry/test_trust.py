@@ -1,4 +1,4 @@
-"""Code that comes with a model is not run, whatever the model's files or a line on standard input say."""
+"""Code that comes with a model is not run, whatever the model's files or standard input contain."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def marker(tmp_path):
 
 @pytest.fixture
 def strange(tmp_path, marker):
-    """A model whose configuration, weights and tokenizer bring code, which transformers does not know otherwise."""
+    """A model whose configuration, weights and tokenizer need its own code."""
     folder = Path(testing.tiny_model(tmp_path / "strange"))
     (folder / "strange.py").write_text(CODE.format(marker=str(marker)))
     edit(folder / "config.json", model_type="strange", auto_map=CLASSES)
@@ -136,14 +136,14 @@ def test_a_checkpoint_cannot_allow_its_own_code(strange, marker, rkit, tiny_mode
 
 
 def test_code_of_a_tokenizer_is_not_run(strange, marker, tiny_model):
-    """transformers' own class is used where it has one."""
+    """transformers' own class is used if there is one."""
     shutil.copy(Path(tiny_model) / "config.json", strange)
     assert Retriever.create(strange).encode([("", "the capital")], "query").vectors.shape == (1, 1, 32)
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
-def test_attention_that_is_code_of_the_hub_is_refused(name, tiny_model, tmp_path):
+def test_attention_code_of_the_hub_is_refused(name, tiny_model, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     edit(folder / "config.json", **{name: "stranger/kernel"})
@@ -174,7 +174,7 @@ class Exploit:
 
 
 @pytest.mark.parametrize("form", ["torch", "pickle"])
-def test_weights_that_are_pickled_code_are_refused(form, marker, rkit, tiny_model, tiny_collection, tmp_path):
+def test_pickled_code_instead_of_weights_is_refused(form, marker, rkit, tiny_model, tiny_collection, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
     weights = load_file(Path(tiny_model) / "model.safetensors")
     if form == "torch":
@@ -189,6 +189,6 @@ def test_weights_that_are_pickled_code_are_refused(form, marker, rkit, tiny_mode
 
 
 def test_a_recipe_does_not_upload(tiny_model, tiny_collection, tmp_path):
-    """Its author may be a stranger, and the token is the user's."""
+    """Its author may be a stranger, but the token is the user's."""
     with trust.recipe_step(), pytest.raises(OptionError, match="your token"):
         rk.train(tiny_model, tiny_collection.folder, output=tmp_path / "out", push="somebody/else")

@@ -1,4 +1,4 @@
-"""Line charts: values stand where the axes say."""
+"""Line charts: points match the axes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines(chart):
     ]
 
 
-def test_points_stand_between_the_axes_in_proportion():
+def test_points_are_placed_in_proportion():
     ((low, middle, high),) = lines(line_chart({"loss": [(0, 1.0), (50, 2.0), (100, 3.0)]}, x="step", y="loss"))
     assert low[0] < middle[0] < high[0] <= WIDTH
     assert 0 <= high[1] < middle[1] < low[1] <= HEIGHT
@@ -47,7 +47,7 @@ def test_axes_have_names_and_round_short_ticks(points, expected):
     assert max(map(len, shown)) < 8
 
 
-def test_several_series_have_a_legend_and_colours_of_their_own():
+def test_several_series_have_a_legend_and_their_own_colours():
     points = [(0, 1.0), (1, 2.0)]
     chart = line_chart({f"run <{n}>": points for n in range(8)}, x="x", y="y")
     assert {"run <0>", "run <7>"} <= set(texts(chart))
@@ -56,7 +56,7 @@ def test_several_series_have_a_legend_and_colours_of_their_own():
     assert "only" not in texts(line_chart({"only": points}, x="x", y="y"))
 
 
-def test_what_is_not_finite_is_left_out_and_nothing_is_said_to_be_nothing():
+def test_values_that_are_not_finite_are_left_out():
     assert len(lines(line_chart({"a": [(0, 1.0), (1, float("nan")), (2, 2.0)]}, x="x", y="y"))[0]) == 2
     for empty in ({}, {"a": []}, {"a": [(0, float("inf"))]}):
         assert "no values" in texts(line_chart(empty, x="x", y="y"))

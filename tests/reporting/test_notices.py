@@ -1,4 +1,4 @@
-"""Notices: reported once at a command's end, and errors with --strict."""
+"""Warnings: printed once at the end of a command, and errors with --strict."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def rkit(*words):
 
 
 def test_notes_are_shown_once_at_the_end_and_not_after_an_error(capsys):
-    """A command within another, as a recipe's step, shows its own; outside of a command a note is shown at once."""
+    """A nested command, such as a recipe's step, shows its own; outside a command a note is shown immediately."""
     with notices.collected():
         notices.note("One.", "Two.")
         with notices.collected():
             notices.note("Inner.")
         notices.note("One.")
-        # Another that has nothing to report ends itself alone: threads of Python search at once.
+        # A concurrent command without notes does not end the others: Python threads search concurrently.
         with notices.collected():
             pass
         assert capsys.readouterr().err == "Note: Inner.\n"
@@ -65,8 +65,8 @@ NOTES = [
 ]
 
 
-def test_an_evaluation_notes_what_its_figures_lack(judged):
-    """Recall at 1,000 of a run with two hits is not what its name says; RR@10 may be, if all queries found a hit."""
+def test_an_evaluation_notes_incomplete_runs_and_judgements(judged):
+    """Recall at 1,000 of a run with two hits is noted; RR@10 is not affected."""
     words = ("evaluate", judged / "run", "--qrels", judged / "qrels")
     result = rkit(*words, "--metrics", "R@1000 RR@10")
     assert result.exit_code == 0
@@ -90,7 +90,7 @@ def test_a_strict_comparison_of_runs_of_different_queries_is_refused(judged):
 
 @pytest.fixture
 def odd(tmp_path):
-    """A corpus with two empty passages, a run of two hits, and examples of which one lacks a positive."""
+    """A corpus with two empty passages, a run of two hits, and an example without a positive."""
     passages = {"a": "rome is the city", "b": " ", "c": "", "d": "people pay with the peso in the city of rome"}
     _write(tmp_path / "corpus.jsonl", [{"_id": one, "text": text} for one, text in passages.items()])
     _write(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "rome"}, {"_id": "q2", "text": " "}])
@@ -141,7 +141,7 @@ ODD_COMMANDS = {
 
 
 @pytest.mark.parametrize("name", ODD_COMMANDS)
-def test_each_command_notes_what_is_odd_and_refuses_it_if_strict(name, odd, tiny_model):
+def test_each_command_notes_odd_inputs_and_refuses_them_if_strict(name, odd, tiny_model):
     if name == "index":
         pytest.importorskip("retrievalkit_pyserini")
     files = {place.stem: place for place in odd.iterdir()} | {"model": tiny_model}
@@ -169,8 +169,8 @@ def test_a_reranker_notes_empty_queries_and_a_run_that_ends_before_k(odd, tiny_m
     assert "fewer than" not in rkit(*words).stderr
 
 
-def test_a_text_that_is_cut_is_counted_once_and_refused_if_strict(odd, tiny_model):
-    """Explaining a hit encodes the query again, and each epoch its texts; the passage was counted by `encode`."""
+def test_a_truncated_text_is_counted_once_and_refused_if_strict(odd, tiny_model):
+    """Explaining a hit encodes the query again, and each epoch its texts; `encode` has counted the passage."""
     long = "rome " * 400
     _write(odd / "corpus.jsonl", [{"_id": "a", "text": long}, {"_id": "b", "text": "lima"}])
     encode = ["encode", tiny_model, odd / "corpus.jsonl", "-o", odd / "vectors"]
@@ -190,7 +190,7 @@ def test_a_text_that_is_cut_is_counted_once_and_refused_if_strict(odd, tiny_mode
     assert "1 document text had" in rkit(*words, "--batch-size", 2, "--output", odd / "trained").stderr
 
 
-def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
+def test_texts_truncated_by_a_tokenizer_in_python_are_counted(capsys):
     import transformers
 
     from retrievalkit.data.truncation import count_cut
@@ -203,8 +203,8 @@ def test_a_tokenizer_in_python_does_not_hide_what_it_cuts(capsys):
     assert "1 text had more than 8 tokens and was cut, by 4 tokens" in capsys.readouterr().err
 
 
-def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tmp_path):
-    """The text of the dev examples would be trained on."""
+def test_a_passage_id_with_different_texts_in_training_and_dev_is_refused(tmp_path):
+    """Otherwise training might read the dev text."""
     for name, text in (("train", "rome"), ("dev", "lima")):
         positive = {"docid": "p", "title": "", "text": text}
         _write(

@@ -1,4 +1,4 @@
-"""Pages: one file, nothing fetched, nothing taken for HTML."""
+"""Pages: single files that load nothing, with all values escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTY = {"meta", "img", "source", "input"}
 
 
 class Reader(HTMLParser):
-    """What a browser would see: the texts, the attributes, and whether every element that opens is closed."""
+    """Parser that records texts and attributes, and checks that elements are closed."""
 
     def __init__(self, html):
         super().__init__()
@@ -87,14 +87,14 @@ def test_the_policy_of_a_page_allows_its_own_script_and_no_other():
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(st.sampled_from("<>&\"'/a =") | st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12))
-def test_whatever_is_given_is_text(text):
+def test_all_values_are_escaped(text):
     read = Reader(full(text))
     assert read.seen == Reader(full()).seen
     assert read.open == []
     assert sum(text in seen for seen in read.texts) >= 12
 
 
-def test_cells_are_shown_and_ordered_and_a_vector_figure_is_put_in_as_it_is():
+def test_cells_are_formatted_and_svg_figures_are_not_escaped():
     html = page('{{ parts.table(["name", "value"], [["x", 0.51234], ["y", 1234], ["z", nan]], ["value"]) }}')
     assert '<td class="number" data-sort="0.51234">0.5123</td>' in html
     assert '<td class="number" data-sort="1234">1,234</td>' in html

@@ -50,14 +50,14 @@ def test_a_long_step_does_not_fill_the_log(clock, capsys):
     assert 50 < len(capsys.readouterr().err.splitlines()) < 200
 
 
-def test_what_an_earlier_command_did_does_not_count_as_speed(clock, capsys):
+def test_work_of_an_earlier_command_does_not_count_as_speed(clock, capsys):
     with ProgressBar("mine", 200, done=100) as progress:
         clock(40)
         progress.advance(40)
     assert capsys.readouterr().err.splitlines()[0] == "mine 140/200 (70 %), 1 min left"
 
 
-def test_without_a_total_only_the_count_is_told(clock, capsys):
+def test_without_a_total_only_the_count_is_shown(clock, capsys):
     progress = ProgressBar("read", unit="texts").start()
     clock(20)
     progress.update(1_500, label="read corpus")
@@ -78,12 +78,12 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     assert "3/4 texts (75 %)" in stream.getvalue()
 
 
-def test_durations_are_said_as_people_do():
+def test_durations_are_readable():
     shown = {0.2: "1 s", 59: "59 s", 90: "2 min", 3_600: "1 h 0 min", 7_500: "2 h 5 min"}
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
-def test_a_notebook_has_one_line_that_goes_away(clock, monkeypatch):
+def test_a_notebook_has_one_line_that_is_removed(clock, monkeypatch):
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr(sys, "stderr", stream)
     with ProgressBar("search", 10, unit="queries") as progress:

@@ -1,4 +1,4 @@
-"""Tables as text, whose forms hold the same cells, and counts with their nouns."""
+"""Tables as text in several formats, and counts with their nouns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_columns_of_text_are_aligned():
     assert text_table([]) == markdown_table([]) == csv_table([]) == ""
 
 
-def test_markdown_escapes_what_would_end_a_cell():
+def test_markdown_escapes_characters_that_end_a_cell():
     assert markdown_table(ROWS, right=[1]).splitlines() == [
         "| run | nDCG@10 |",
         "| --- | ---: |",
@@ -34,7 +34,7 @@ def test_markdown_escapes_what_would_end_a_cell():
     assert markdown_table([["a\nb"]]).splitlines() == ["| a b |", "| --- |"]
 
 
-def test_latex_escapes_its_own_signs():
+def test_latex_escapes_its_special_characters():
     assert latex_table([["a_1", "50 %"], ["x & y", "$2^{3}$"]], right=[1]).splitlines() == [
         "\\begin{tabular}{lr}",
         "\\toprule",
@@ -47,7 +47,7 @@ def test_latex_escapes_its_own_signs():
 
 
 @given(st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"])), min_size=2, max_size=2), min_size=1))
-def test_csv_is_read_back_as_it_was(rows):
+def test_csv_is_read_back_unchanged(rows):
     assert list(csv.reader(io.StringIO(csv_table(rows)))) == rows
 
 

@@ -1,4 +1,4 @@
-"""Texts of strangers on a terminal: control characters are shown, and everything else is left alone."""
+"""Untrusted texts on a terminal: control characters are escaped, other characters unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def harmless(text: str) -> bool:
 
 
 @given(st.text(st.characters()))
-def test_nothing_that_controls_a_terminal_is_left(text):
+def test_no_character_that_controls_a_terminal_is_left(text):
     assert harmless(printable(text))
     assert harmless(printable(text, lines=True))
     assert "\n" not in printable(text)
@@ -45,11 +45,11 @@ def test_control_characters_are_shown_by_their_codes():
 
 
 @pytest.mark.parametrize("text", ["שלום עולם", "مرحبا", "naïve — 北京 🙂", "👩\u200d🔬", "tab\there"])
-def test_ordinary_text_is_left_alone(text):
+def test_ordinary_text_is_unchanged(text):
     assert printable(text) == text
 
 
-def test_json_is_printed_without_control_characters_and_means_the_same():
+def test_json_without_control_characters_has_the_same_value():
     value = {"title": HOSTILE}
     shown = printable_json(json.dumps(value, ensure_ascii=False, indent=2))
     assert harmless(shown)
@@ -83,7 +83,7 @@ def test_errors_neither_control_the_terminal_nor_show_passwords(error, capsys):
     assert shown.endswith("Second line.\n")
 
 
-def test_what_a_command_did_is_printed_without_control_characters(tmp_path):
+def test_a_commands_summary_has_no_control_characters(tmp_path):
     (tmp_path / "notes.txt").write_text("text")
     done = CliRunner().invoke(main, ["convert", str(tmp_path / "notes.txt"), str(tmp_path / "\u202e\x1b[2J.jsonl")])
     assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""Indexes and the models that encode for them, damaged or made by hand: refused by name, or without effect."""
+"""Damaged and crafted indexes and checkpoints: refused by name, or without effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = {"faiss": {"view": "vectors", "shard_vectors": 30}}
 
 @pytest.fixture(scope="module")
 def indexes(tmp_path_factory):
-    """An index of each built-in indexer over the same texts, and an "other NAME" over others."""
+    """An index of each built-in indexer over the same texts, and an "other NAME" over other texts."""
     folder = tmp_path_factory.mktemp("indexes")
     for seed, prefix in enumerate(("", "other ")):
         write_vectors(folder / f"{prefix}vectors", seed)
@@ -81,7 +81,7 @@ def test_damage_is_found_when_an_index_is_verified(indexes, tmp_path, name):
 
 
 def signed(folder):
-    """Lists the files of an index as they are now, as a stranger would who made them."""
+    """List the current files of an index in its manifest, as the author of a crafted index would."""
     for place in (folder / "vectors", folder):
         if place.is_dir():
             storage.add_to_manifest(place, files=storage.describe_files(place))
@@ -150,7 +150,7 @@ VECTORS = [
     ("vectors/ids.txt", lambda path: path.write_text("\n" * TEXTS)),
     ("vectors/ids.txt", lambda path: path.write_text(path.read_text(), encoding="utf-16")),
 ]
-BY_HAND = [
+CRAFTED = [
     *[("sparse", file, change) for file, change in [*POSTINGS, ("ids.txt", lambda path: path.write_text("t0\n"))]],
     *[("dense_sparse", file, change) for file, change in [*POSTINGS, *VECTORS]],
     *[("flat", file, change) for file, change in [*VECTORS, ("vectors/lexical-00001.npz", columns_beyond)]],
@@ -158,14 +158,14 @@ BY_HAND = [
 ]
 
 
-@pytest.mark.parametrize(("name", "file", "change"), BY_HAND)
-def test_an_index_made_by_hand_is_refused(indexes, tmp_path, name, file, change):
-    """With the right checksums: nothing is read outside of an array, and no score is NaN."""
+@pytest.mark.parametrize(("name", "file", "change"), CRAFTED)
+def test_a_crafted_index_is_refused(indexes, tmp_path, name, file, change):
+    """Its checksums are right, but nothing is read outside an array, and no score is NaN."""
     shutil.copytree(indexes / name, tmp_path / "index")
     change(tmp_path / "index" / file)
     signed(tmp_path / "index")
     if change in (not_a_number, too_large):
-        # Texts whose scores are NaN or -inf rank last, or are no hits.
+        # Texts whose scores are NaN or -inf rank last, or are not hits.
         with suppress(ArtifactError):
             assert all(np.isfinite(scores).all() for _, scores in searched(tmp_path / "index"))
     else:
@@ -175,7 +175,7 @@ def test_an_index_made_by_hand_is_refused(indexes, tmp_path, name, file, change)
 
 @pytest.mark.parametrize("flags", [[], ["--verify"]])
 def test_verify_reads_all_bytes(indexes, tmp_path, flags):
-    """Of files that are older than their manifest, too; the command ends with 2 and one line either way."""
+    """Without --verify, files older than their manifest are not read; the exit code is 2 either way."""
     shutil.copytree(indexes / "sparse", tmp_path / "index")
     path = tmp_path / "index" / "postings" / "weights-00000.npy"
     content = path.read_bytes()
@@ -187,7 +187,7 @@ def test_verify_reads_all_bytes(indexes, tmp_path, flags):
     assert integrity.VERIFY not in os.environ
 
 
-def test_faiss_files_that_hold_other_vectors_are_refused(indexes, tmp_path):
+def test_faiss_files_with_other_vectors_are_refused(indexes, tmp_path):
     index = tmp_path / "index"
     shutil.copytree(indexes / "faiss", index)
     first, second = sorted(index.glob("*.faiss"))[:2]
@@ -214,7 +214,7 @@ def trained(tiny_model, tiny_collection, tmp_path_factory):
 
 
 def test_a_damaged_checkpoint_encodes_no_query(trained, tmp_path):
-    """Weights replaced by noise were once searched with."""
+    """Searching with random weights would return random hits."""
     shutil.copytree(trained / "checkpoint", tmp_path / "whole")
     Searcher([trained / "index"], model=tmp_path / "whole")
     files = {path for path in (trained / "checkpoint").rglob("*") if path.is_file()}
@@ -232,8 +232,8 @@ def test_a_damaged_checkpoint_encodes_no_query(trained, tmp_path):
             Retriever.load(folder)
 
 
-def test_weights_of_another_model_with_their_own_checksums_are_another_model(trained, tmp_path):
-    """The fingerprint is that of the files, whatever the manifest says."""
+def test_another_models_weights_with_their_own_checksums_are_refused(trained, tmp_path):
+    """The fingerprint is computed from the files, not read from the manifest."""
     shutil.copytree(trained / "checkpoint", tmp_path / "other")
     weights = tmp_path / "other" / "encoder" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"nois")

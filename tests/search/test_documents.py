@@ -1,4 +1,4 @@
-"""Documents as hits: passages ID#1, ID#2 ... of document ID are one hit, whatever is searched."""
+"""Documents as hits: the passages ID#1, ID#2 ... of document ID form a single hit."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from retrievalkit.evaluation.run import Run
 PARTS = [1, 1, 2, 3, 5, 8, 13, 21, 34, 120]
 IDS = [f"d#{d}#{part}" if d % 2 else f"e{d}#{part}" for d, count in enumerate(PARTS) for part in range(1, count + 1)]
 IDS += ["e0", "whole", "#7", "x#0"]
-"""Of 13 documents, with a passage e0 beside e0#1; the last three ids are of no passage of another document."""
+"""Passages of 13 documents; e0 is an id next to e0#1, and the last three ids belong to no other document."""
 
 
 def vectors(seed):
-    """Small whole numbers: products are exact, and many scores are equal."""
+    """Draw small integers, so that products are exact and many scores are equal."""
     return np.random.default_rng(seed).integers(-2, 3, size=(len(IDS), 4)).astype(np.float32)
 
 
@@ -35,10 +35,14 @@ def folder(tmp_path_factory):
 def indexes(folder):
     of = {"flat": (vectors(1), "flat", {}), "faiss": (vectors(1), "faiss", {"factory": "Flat"})}
     of |= {"other": (vectors(2), "flat", {})}
-    return {
+    indexes = {
         name: rk.Index.build(vectors=array, ids=IDS, output=folder / name, indexer=indexer, indexer_options=options)
         for name, (array, indexer, options) in of.items()
     }
+    for index in indexes.values():
+        # An index searches deeper for passages once a search has returned any.
+        index.search(np.ones((1, 4), np.float32), k=len(IDS), by="document")
+    return indexes
 
 
 def document_of(passage):
@@ -47,7 +51,7 @@ def document_of(passage):
 
 
 def grouped(passages, score):
-    """Documents with their scores and passages, of all passages that were ranked."""
+    """Group ranked passages into documents with their scores and passages."""
     documents = {}
     for passage, value in passages:
         documents.setdefault(document_of(passage), []).append((passage, value))
@@ -65,7 +69,7 @@ QUERIES = st.lists(st.integers(-2, 2), min_size=4, max_size=4)
 @pytest.mark.parametrize("name", ["flat", "faiss"])
 @settings(max_examples=20)
 @given(query=QUERIES, k=st.integers(1, 20), score=SCORES)
-def test_documents_are_those_of_brute_force(indexes, name, query, k, score):
+def test_documents_equal_those_of_brute_force(indexes, name, query, k, score):
     index, array = indexes[name], np.array([query], dtype=np.float32)
     ranked = index.search(array, k=len(IDS))["0"]
     assert dict(ranked) == dict(zip(IDS, (vectors(1) @ array[0]).tolist(), strict=True))
@@ -81,7 +85,7 @@ def test_documents_are_those_of_brute_force(indexes, name, query, k, score):
 
 @settings(max_examples=20)
 @given(query=QUERIES, k=st.integers(1, 20), score=SCORES, fusion=st.sampled_from(["rrf", "sum"]))
-def test_passages_are_fused_before_documents_are_made(indexes, query, k, score, fusion):
+def test_passages_are_fused_before_they_are_grouped_into_documents(indexes, query, k, score, fusion):
     both = rk.Hybrid([indexes["flat"], indexes["other"]], fusion=fusion, depth=len(IDS))
     array = np.array([query], dtype=np.float32)
     documents = grouped(both.search(array, k=len(IDS))["0"], score)[:k]
@@ -90,7 +94,7 @@ def test_passages_are_fused_before_documents_are_made(indexes, query, k, score, 
     assert [value for _, value in hits] == pytest.approx([value for _, value, _ in documents])
 
 
-def test_only_passages_that_pass_a_filter_make_documents(folder):
+def test_documents_consist_of_passages_that_pass_the_filter(folder):
     array, parities = vectors(1), {name: len(name) % 2 for name in IDS}
     rows = [{"id": name, "text": name, "parity": parity} for name, parity in parities.items()]
     index = rk.Index.build(rows, vectors=array, output=folder / "parities")
@@ -103,7 +107,7 @@ def test_only_passages_that_pass_a_filter_make_documents(folder):
 
 
 def test_a_query_is_searched_as_deep_as_it_needs(folder):
-    """A document of 2,000 passages fills the first places; a sum is over 1,000 passages, or more if they are needed."""
+    """A document of 2,000 passages fills the first ranks; a sum is over 1,000 passages, or more if necessary."""
     ids = [*(f"long#{part}" for part in range(1, 2001)), "a#1", "a#2", "b"]
     array = np.array([[1, 0]] * 1500 + [[0.25, 1]] * 500 + [[0.5, 2], [0.5, 2], [0, 3]], dtype=np.float32)
     index = rk.Index.build(vectors=array, ids=ids, output=folder / "long")
@@ -121,8 +125,8 @@ def test_a_query_is_searched_as_deep_as_it_needs(folder):
         assert index.search(query[None], k=3, by="document")["0"] == found[str(number)]
 
 
-def test_a_run_of_documents_is_that_of_merged_parts(indexes, folder):
-    """`rkit convert --merge-parts`, of a run that is deep enough."""
+def test_a_run_of_documents_equals_merged_parts(indexes, folder):
+    """`rkit convert --merge-parts` gives the same scores for a deep run."""
     query = np.array([[2, -1, 1, 0]], dtype=np.float32)
     parts = rk.Hybrid([indexes["flat"], indexes["other"]]).search(query, k=len(IDS))
     run = {"0": [hit for hit in parts["0"] if document_of(hit[0]) != hit[0]]}
@@ -180,7 +184,7 @@ def test_a_hit_is_a_document_with_the_passages_that_match(written):
 
 
 def test_a_hit_opens_its_document(written, folder):
-    """Whole, with the places of its passages, and its file."""
+    """The document has its whole text, the places of its passages, and its file."""
     index, notes = written
     for hit in index.search("the capital of Peru"):
         document = index.document(hit)
@@ -202,7 +206,7 @@ def test_a_hit_opens_its_document(written, folder):
         index.document("long.tx")
 
 
-def test_documents_that_are_not_cut_are_the_hits_that_they_were(written, tiny_model, folder):
+def test_documents_without_passages_are_hits_themselves(written, tiny_model, folder):
     _, notes = written
     whole = rk.Index.build(f"documents:{notes}", tiny_model, folder / "whole", pooler="mean")
     hits = whole.search("the capital of Peru")
@@ -257,7 +261,7 @@ def test_the_command_prints_documents_and_writes_runs_of_passages(written, folde
         ({"document_score": "mean"}, "unknown score of documents 'mean'"),
     ],
 )
-def test_options_that_do_not_fit(indexes, options, message):
+def test_incompatible_options_are_refused(indexes, options, message):
     with pytest.raises(InputError, match=message):
         indexes["flat"].search(np.ones(4, dtype=np.float32), **options)
     with pytest.raises(OptionError, match="document_score=best has no effect on passages"):

@@ -1,4 +1,4 @@
-"""What made the score of a hit: terms, the nearest of several vectors, pairs of tokens."""
+"""Explanations of a hit's score: terms, the nearest vector or sentence, pairs of tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TERMS = ("zero", "one", "two", "three")
 
 
 class FakeRetriever:
-    """Gives representations that are set, and names of tokens and views."""
+    """Returns preset representations, and names of tokens and views."""
 
     def __init__(self, query, documents):
         self.given = {"query": query, "document": documents}
@@ -73,7 +73,7 @@ def vectors(*rows):
     return Representation(torch.tensor(rows, dtype=torch.float32))
 
 
-def test_an_index_of_texts_says_which_terms_made_its_scores():
+def test_an_index_of_texts_explains_its_scores_by_terms():
     given = [{"peru": 2.0}, {}]
     [[first], [second]] = explained(index("bm25", contributions=lambda query, ids: given if query == "asked" else None))
     assert first == Found("bm25", 1, 2.0, terms={"peru": 2.0})
@@ -86,7 +86,7 @@ def test_an_index_of_texts_says_which_terms_made_its_scores():
 
 
 def test_the_nearest_of_several_vectors_is_named():
-    """Vectors that a text lacks do not count."""
+    """Masked vectors do not count."""
     documents = vectors([[1, 0], [0, 2], [0, 0]], [[3, 0], [0, 1], [9, 9]])
     documents.vector_mask = torch.tensor([[True, True, True], [True, True, False]])
     retriever = FakeRetriever(vectors([[1, 1]]), documents)
@@ -107,7 +107,7 @@ SENTENCES = ["Lima is the capital of Peru.", "The seat of government is La Paz."
 
 @pytest.mark.parametrize("asked", SENTENCES)
 def test_a_single_vector_is_explained_by_the_nearest_sentence(single, asked):
-    """By the same model: the sentence that is the query itself; a text of one sentence has no such reason."""
+    """The nearest sentence is the query itself; a text of a single sentence is not explained."""
     corpus = Corpus.of([Passage("a", "Peru", " ".join(SENTENCES)), Passage("b", "", asked)])
     searcher = searcher_of([index("dense", single, {"texts": 2, "vectors": 2})], single)
     [[first], [second]] = explain(searcher, Query("q", asked), [("a", 2.0), ("b", 1.0)], corpus=corpus)
@@ -118,8 +118,8 @@ def test_a_single_vector_is_explained_by_the_nearest_sentence(single, asked):
     assert second == Found("dense", 2, 1.0)
 
 
-def test_sentences_that_the_model_does_not_read_are_no_reason(single):
-    """The vector of a text that is cut has nothing of its end."""
+def test_sentences_that_the_model_does_not_read_explain_nothing(single):
+    """The end of a truncated text does not affect its vector."""
     asked = "the llama lives in the mountains"
     texts = {"cut": " ".join([*SENTENCES * 3, f"{asked}."]), "whole": f"{SENTENCES[0]} {asked}."}
     corpus = Corpus.of(Passage(name, "", text) for name, text in texts.items())
@@ -129,7 +129,7 @@ def test_sentences_that_the_model_does_not_read_are_no_reason(single):
     assert whole.sentence == f"{asked}."
 
 
-def test_terms_that_query_and_text_share_are_weighed():
+def test_shared_terms_have_their_contributions():
     weights = torch.tensor([[1.0, 2.0, 0.0, 3.0]])
     texts = torch.tensor([[0.5, 2.0, 5.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     retriever = FakeRetriever(Representation(weights=weights), Representation(weights=texts))
@@ -199,7 +199,7 @@ def test_pairs_of_similar_tokens_are_named(late_interaction):
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "t5"])
-def test_tokens_have_names_that_people_read(architecture, tmp_path):
+def test_tokens_have_readable_names(architecture, tmp_path):
     encoder = Retriever.create(testing.tiny_model(tmp_path, architecture=architecture)).tower("query")
     names = encoder.tokens(encoder.tokenize([("", "capital of peru")], "query")[0])
     assert [name for name in names if not name.startswith(("[", "<"))] == ["capital", "of", "peru"]

@@ -1,4 +1,4 @@
-"""Searches filtered by fields, end to end: each kind of index, changed ones, several fused."""
+"""Searches filtered by fields, end to end: all kinds of indexes, changed indexes, and fusion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rkit(*words):
 
 @pytest.fixture
 def texts(tmp_path, monkeypatch):
-    """An index of texts, whose indexer implements nothing for filters."""
+    """An index of texts, whose indexer has no filtering of its own."""
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(Path(__file__).parents[1] / "overlap_plugin.py"))
     registry.default_registry.cache_clear()
     yield rk.Index.build(rows(0, 30), output=tmp_path / "words", indexer="overlap")
@@ -57,7 +57,7 @@ def numbers(hits):
 
 
 class Plain(Indexer):
-    """An indexer of a plugin that implements nothing for filters, over all scores."""
+    """A plugin's indexer without filtering of its own."""
 
     indexes = "vectors"
 
@@ -79,7 +79,7 @@ class Plain(Indexer):
 
 @pytest.fixture(scope="module")
 def indexers(tmp_path_factory):
-    """Kinds of index of the same texts, with the scores of all texts for some queries."""
+    """Indexes of the same texts, with queries and the scores of all texts."""
     folder, random = tmp_path_factory.mktemp("indexers"), np.random.default_rng(0)
     vectors, weights = drawn(TEXTS, dim=DIM), drawn_weights(random, TEXTS)
     asked = torch.from_numpy(drawn(3, seed=1, dim=DIM))[:, None]
@@ -133,7 +133,7 @@ def test_a_filtered_search_equals_filtering_all_scores(indexers, name, chosen, k
 
 
 def test_an_index_that_has_few_hits_ranks_all_allowed_texts(indexers):
-    """As an inverted file does, which looks into some of its lists."""
+    """An inverted file, for example, searches only some of its lists."""
     indexer, queries, truth = indexers["flat"]
 
     class Cut(Plain):
@@ -149,7 +149,7 @@ def test_an_index_that_has_few_hits_ranks_all_allowed_texts(indexers):
 
 
 def test_a_deleted_copy_of_a_changed_text_is_not_found(indexers):
-    """Its new copy is allowed, in a later segment."""
+    """The new copy, in a later segment, passes the filter."""
     _, queries, _ = indexers["faiss"]
     (one, _), (two, _) = indexers["segments"][0]._parts
     segmented = Segmented(
@@ -173,14 +173,14 @@ def test_hits_pass_the_filter_and_show_their_fields(texts, dense):
         assert not index.search("number cat", filter="n > 1000")
 
 
-def test_several_indexes_are_each_filtered(texts, dense):
+def test_each_of_several_indexes_is_filtered(texts, dense):
     hits = rk.Hybrid([texts, dense]).search("number cat", 5, filter="parity = odd")
     assert len(hits) == 5
     assert all(number % 2 for number in numbers(hits))
 
 
-def test_an_index_without_fields_uses_those_of_another_of_its_corpus(tmp_path, dense, texts):
-    """As that of an older version has none."""
+def test_an_index_without_fields_uses_those_of_another_index_of_its_corpus(tmp_path, dense, texts):
+    """An index of an older version has none."""
     manifest = tmp_path / "words" / "manifest.json"
     described = json.loads(manifest.read_text())
     corpus = json.loads((tmp_path / "dense" / "manifest.json").read_text())["corpus"]["fingerprint"]
@@ -201,7 +201,7 @@ def test_a_run_in_a_fusion_is_filtered(tmp_path, texts):
 
 
 def test_fields_follow_a_collection(dense, tmp_path, monkeypatch):
-    """Changed fields need no encoding; fields stay with added, deleted and compacted texts."""
+    """Changed fields need no encoding; fields survive additions, deletions and compaction."""
     outcome = dense.add(rows(20, 30, parity="neither"))
     assert (outcome["changed"], outcome["unchanged"], outcome["segments"]) == (10, 0, 1)
     assert numbers(dense.search("cat", 30, filter="parity = neither")) != []
@@ -233,7 +233,7 @@ def test_the_command_filters_hits_and_runs(tmp_path, texts):
 
 
 def test_encoded_vectors_keep_fields_for_every_index_of_them(tmp_path, tiny_model):
-    """Also where the texts are cut into shards, and the index is built in shards."""
+    """Fields are kept even if texts and index are split into shards."""
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(0, 20)))
     encode = ["--side", "document", "--pooler", "mean", "--set", "shard_texts=7"]
     rkit("encode", tiny_model, tmp_path / "c.jsonl", *encode, "--output", tmp_path / "v")

@@ -71,7 +71,7 @@ def test_fused_scores_worked_out_by_hand(runs, chosen, expected):
 
 
 @given(st.lists(a_run, min_size=1, max_size=4), options, st.randoms())
-def test_every_document_comes_once_best_first_whatever_the_order_of_the_runs(runs, chosen, random):
+def test_every_document_is_ranked_once_whatever_the_order_of_the_runs(runs, chosen, random):
     fused = fuse(runs, **chosen)
     assert fused == fuse(random.sample(runs, len(runs)), **chosen)
     for query, found in fused.items():
@@ -110,7 +110,7 @@ def test_a_run_of_weight_zero_changes_no_score(run):
         (InputError, "run 2 has document 'a' twice for query 'q'", "ab aa", {}),
     ],
 )
-def test_what_cannot_be_fused_is_refused(error, message, runs, chosen):
+def test_invalid_runs_and_options_are_refused(error, message, runs, chosen):
     with pytest.raises(error, match=message):
         fuse(list(map(ranking, runs.split())), **chosen)
     with pytest.raises(InputError, match="run 1 has the score -inf for query 'q' and document 'b'"):
@@ -121,7 +121,7 @@ def test_what_cannot_be_fused_is_refused(error, message, runs, chosen):
     ("fusion", "expected"),
     [
         (Fusion("sum", missing="computed"), [("a", 11.0), ("c", 5.0), ("b", 4.5)]),
-        # run 1 says a 10, b 4, c 2: (1, 0.25, 0); run 2 says a 1, b 0.5, c 3: (0.2, 0, 1)
+        # run 1 scores a 10, b 4, c 2: (1, 0.25, 0); run 2 scores a 1, b 0.5, c 3: (0.2, 0, 1)
         (Fusion("linear", (0.5, 0.5), "min_max"), [("a", 0.6), ("c", 0.5), ("b", 0.125)]),
         # means 16/3 and 1.5, deviations sqrt(104)/3 and sqrt(7/6)
         (
@@ -135,8 +135,8 @@ def test_what_cannot_be_fused_is_refused(error, message, runs, chosen):
         (Fusion("rrf", rrf_k=1), [("a", 1 / 2 + 1 / 3), ("c", 1 / 2), ("b", 1 / 3)]),
     ],
 )
-def test_computed_scores_are_scores_like_others(fusion, expected):
-    """They are normalised with those that were found, and one that cannot be computed is the lowest."""
+def test_computed_scores_count_like_scores_of_hits(fusion, expected):
+    """They are normalised together with the hits' scores; a score that cannot be computed is the lowest score."""
     found = gather([(["a", "b"], [10.0, 4.0]), (["c", "a"], [3.0, 1.0])], "q")
     assert (found.missing(0), found.missing(1)) == (["c"], ["b"])
     found.fill(0, np.float32([2.0]))
@@ -152,7 +152,7 @@ def test_computed_scores_are_scores_like_others(fusion, expected):
     st.lists(st.tuples(st.sampled_from("abcdefghij"), st.sampled_from([0.0, 1.0, 1.0 + 1e-9, 2.0])), max_size=10),
     st.integers(1, 12),
 )
-def test_the_best_are_those_of_a_plain_sort(found, depth):
+def test_the_best_documents_equal_those_of_a_plain_sort(found, depth):
     """By score (as a 32-bit number) descending and id ascending."""
     scores = dict(found)
     names, numbers = best(list(scores), np.array(list(scores.values())), depth)

@@ -1,4 +1,4 @@
-"""Hits as people read them."""
+"""Readable hits: snippets, explanations, and their forms."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def hit(*found, **fields):
     return DescribedHit(**{"rank": 1, "score": 0.5, "id": "d1", "title": "Title", "found": found, **fields})
 
 
-def test_a_snippet_is_the_part_with_most_words_of_the_query():
-    """Different words count before repeated ones; common words do not count; plurals match."""
+def test_a_snippet_is_the_part_with_the_most_words_of_the_query():
+    """Different words count more than repeated words; common words do not count; plurals match."""
     filler = " ".join(f"word{row}" for row in range(40))
     text = f"distance distance distance {filler} the distances of two points {filler}"
     found = snippet(text, "distance between points", words=10)
@@ -37,15 +37,15 @@ def test_a_snippet_is_the_part_with_most_words_of_the_query():
     assert matches("what is it", "what is") == ((0, 4), (5, 7))
 
 
-def test_what_was_found_stands_in_the_middle_of_a_snippet():
-    """Of parts that hold the same words; where nothing was found, the text is shown from its start."""
+def test_matching_words_are_in_the_middle_of_a_snippet():
+    """Without a match, the snippet is the start of the text."""
     before, after = (" ".join(f"{name}{row}" for row in range(20)) for name in ("b", "a"))
     assert snippet(f"{before} point {after}", "point", words=5) == "… b18 b19 point a0 a1 …"
     assert snippet(f"{before} {after}", "point", words=3) == "b0 b1 b2 …"
 
 
 def test_words_that_begin_with_a_term_of_the_index_are_marked():
-    """Terms may be stems, or words that the query does not have; a short stem marks nothing but itself."""
+    """Terms may be stems, or words that the query lacks; a short stem marks only itself."""
     text = "Computing with eigenvalues, a car and caring"
     marked = matches(text, "number", ["comput", "eigenvalu", "car", "with"])
     assert [text[start:end] for start, end in marked] == ["Computing", "eigenvalues", "car"]
@@ -72,7 +72,7 @@ def test_a_snippet_without_words_of_the_query_shows_the_nearest_sentence():
     assert "word3 " in matching.snippet
 
 
-def test_json_has_all_that_is_known_and_nothing_else():
+def test_json_has_only_known_values():
     pair = TokenPair("a", "b", 0.25)
     one = Found("dense", 2, 0.1234567890123, view="layer 3", view_number=0, views=2, tokens=(pair,))
     value = hit(one, Found("bm25"), snippet="a b", matches=((0, 1),)).to_json()
@@ -88,7 +88,7 @@ PAIRS = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair(
 @pytest.mark.parametrize(
     ("found", "fields", "lines"),
     [
-        # Rank and score of a single index are the hit's own.
+        # With a single index, rank and score are the hit's own.
         ([Found("dense", 1, 0.5)], {}, []),
         (
             [Found("both", 1, 0.5, dense=0.2, lexical=0.3, terms={"peru": 0.25, "lima": 0.05})],
@@ -106,9 +106,9 @@ PAIRS = TokenPair("the", "the", 0.9), TokenPair("peru", "peru", 0.8), TokenPair(
             {},
             ["nearest sentence: Lima is the capital. 0.62"],
         ),
-        # Common words come last; equal tokens are named once.
+        # Common words are last; equal tokens are named once.
         ([Found("colbert", 1, 0.5, tokens=PAIRS)], {}, ["peru 0.80, capital ~ city 0.70, the 0.90"]),
-        # A title that is the id is printed once; markup in a title is text.
+        # A title that equals the id is printed once; markup in a title is text.
         ([], {"id": "numpy.sin", "title": "numpy.sin"}, []),
         ([], {"title": "[bold]x[/bold]"}, []),
     ],
@@ -118,7 +118,7 @@ def test_hits_are_printed_with_their_reasons(found, fields, lines):
     assert printed([hit(*found, **fields)]) == [f"  1  {name}  0.5000", *(f"     {line}" for line in lines)]
 
 
-def test_a_terminal_wraps_within_the_margin_and_a_file_does_not():
+def test_lines_are_wrapped_on_a_terminal_only():
     text = " ".join(["word"] * 30)
     wrapped = printed([hit(snippet=text)], width=40)
     assert len(wrapped) > 3
@@ -126,7 +126,7 @@ def test_a_terminal_wraps_within_the_margin_and_a_file_does_not():
     assert printed([hit(snippet=text)], width=40, terminal=False)[1] == f"     {text}"
 
 
-def test_hits_are_written_in_the_form_of_the_file(tmp_path):
+def test_the_suffix_of_the_file_determines_the_form(tmp_path):
     hits = [hit(Found("dense", 1, 0.5, terms={"sea": 0.25}), snippet="the <b>sea</b>", matches=((7, 10),))]
     for name in ("hits.html", "hits.json", "hits.trec"):
         write_hits(tmp_path / name, "what is the <sea>?", hits, ["dense"])
@@ -141,7 +141,7 @@ def test_hits_are_written_in_the_form_of_the_file(tmp_path):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_titles_ids_and_texts_cannot_control_the_terminal(terminal):
-    """They are a stranger's; each hit stays on lines of its own, and the matching words stay marked."""
+    """They are untrusted; each hit stays on its own lines, and matching words stay marked."""
     snippet = "a \x1b[2J word \u202e"
     found = Found("i\x9b", 1, 1.0, terms={"t\x07": 1.0}), Found("j", 1, 1.0)
     hits = [hit(*found, id="d\x1b[1m", title="T\n  2  Fake  0.9", snippet=snippet, matches=((8, 12),))]

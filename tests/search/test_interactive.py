@@ -27,7 +27,7 @@ def test_lines_are_queries_or_commands(typed, capsys):
     assert "unknown command ':nope'" in printed
 
 
-def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):
+def test_an_error_in_a_query_does_not_end_the_session(typed, capsys):
     asked = []
 
     def answer(text, k):
@@ -47,7 +47,7 @@ def test_what_goes_wrong_with_a_query_does_not_end_it(typed, capsys):
     assert capsys.readouterr().err == "Error: this is bad.\nInterrupted.\n"
 
 
-def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
+def test_a_prompt_is_shown_on_a_terminal_only(typed, capsys, monkeypatch):
     typed("a\n")
     converse(lambda text, k: None, 3)
     assert capsys.readouterr().out == ""
@@ -59,12 +59,12 @@ def test_a_prompt_is_shown_at_a_terminal_alone(typed, capsys, monkeypatch):
         converse(lambda text, k: asked.append(text), 3)
     os.close(main)
     assert asked == ["a"]
-    # Standard output is no terminal here, and stays free for answers.
+    # Standard output is not a terminal here, and is reserved for answers.
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", 2 * PROMPT)
 
 
-def test_bytes_that_are_no_text_do_not_end_it(monkeypatch):
+def test_bytes_that_are_not_text_do_not_end_the_session(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\nb\n"), encoding="utf-8"))
     asked = []
     converse(lambda text, k: asked.append(text), 3)

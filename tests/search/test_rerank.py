@@ -1,4 +1,4 @@
-"""`rkit rerank` trains a cross-encoder, goes on where it was killed, and scores runs and examples as it should."""
+"""`rkit rerank`: training a cross-encoder, scoring runs and examples, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from retrievalkit.training.reranker import DevLists, RerankerTraining, listwise,
 from retrievalkit.training.train_reranker import TrainRerankerOptions, train_reranker
 from trainings import log_of, quick_training
 
-# Three steps an epoch, and each option has something to change.
+# Three steps per epoch.
 QUICK = {"epochs": 2, "batch_size": 4, "negatives": 3, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2}
 
 
 @pytest.fixture(scope="session")
 def euro(tiny_collection, tmp_path_factory):
-    """Examples of one kind, which a tiny model learns: a passage that tells of the euro, and five that do not."""
+    """Examples that a tiny model learns: a passage about the euro, and five about something else."""
     folder = tmp_path_factory.mktemp("euro")
     passages = list(open_corpus(tiny_collection.corpus))
     with_euro = [one.id for one in passages if "euro" in one.text]
@@ -52,7 +52,7 @@ def euro(tiny_collection, tmp_path_factory):
         )
         for row, one in enumerate(with_euro)
     ]
-    # A known positive among the negatives, and an example with fewer negatives than are drawn.
+    # A known positive among the negatives, and an example with fewer negatives than the loss draws.
     rows[0] = dataclasses.replace(rows[0], negatives=(with_euro[2], *rows[0].negatives[:2]))
     rows[2] = dataclasses.replace(rows[2], negatives=rows[2].negatives[:1], positives=(with_euro[2],))
     write_examples(folder / "train.jsonl", rows)
@@ -97,7 +97,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("loss", [listwise, pointwise])
-def test_the_loss_by_hand_where_places_without_a_pair_have_no_gradient(loss):
+def test_the_loss_worked_out_by_hand_with_padding(loss):
     assert float(loss(SCORES, LISTS)) == pytest.approx(BY_HAND[loss], rel=1e-6)
     scores = SCORES.clone().requires_grad_()
     padded = torch.cat([LISTS, torch.full((2, 3), -1)], dim=1)
@@ -108,7 +108,7 @@ def test_the_loss_by_hand_where_places_without_a_pair_have_no_gradient(loss):
 
 @pytest.fixture
 def step_of(tiny_model, tiny_collection, euro):
-    """Makes a step; its model is in float64, so that nothing but rounding is forgiven, and has no dropout."""
+    """Creates a training step whose model is in float64, for tight tolerances, and has no dropout."""
 
     def step_of(**options):
         places = {"examples": euro["train"], "corpus": str(tiny_collection.corpus), "output": "never"}
@@ -125,13 +125,13 @@ KEYS = [(0, position) for position in range(5)]
 @pytest.mark.parametrize(
     ("loss", "false_negatives"), [("listwise", "mask"), ("pointwise", "mask"), ("pointwise", "keep")]
 )
-def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(step_of, tiny_collection, loss, false_negatives):
+def test_the_loss_of_a_step_equals_that_of_pairs_scored_one_by_one(step_of, tiny_collection, loss, false_negatives):
     made = step_of(loss=loss, false_negatives=false_negatives)
     model, corpus = made.module, open_corpus(tiny_collection.corpus)
     total = count = 0.0
     for epoch, position in KEYS:
         draw = made.samples.draw(position, epoch)
-        # All that share a query text are its known positives.
+        # The positives of all examples with the query text are known positives.
         known = {one for row in made.samples.examples if row.query == draw.example.query for one in row.positives}
         negatives = [one for one in draw.negatives if false_negatives == "keep" or one not in known]
         passages = [corpus.get(one) for one in (draw.positive, *negatives)]
@@ -153,7 +153,7 @@ def test_the_loss_of_a_step_is_that_of_its_pairs_scored_one_by_one(step_of, tiny
 @pytest.mark.parametrize("options", [{"micro_batch_size": 2}, {"batch_tokens": 50}, {"micro_batch_size": 1}], ids=str)
 @pytest.mark.parametrize("loss", ["listwise", "pointwise"])
 def test_the_size_of_a_micro_batch_changes_neither_loss_nor_gradient(step_of, loss, options):
-    """Lists differ in length, so a pointwise loss may not count queries."""
+    """Lists differ in length, so a pointwise loss has to count pairs, not queries."""
     values, gradients = [], []
     for made in (step_of(loss=loss), step_of(loss=loss, **options)):
         logged = made.run(made.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward)
@@ -173,7 +173,7 @@ def test_a_reranker_learns(trained, euro, tiny_collection):
     assert fmean(dev.measure(CrossEncoder.load(trained), "fp32")["nDCG@10"]) > 0.8
 
 
-def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
+def test_the_manifest_records_the_training(train, tmp_path, euro, tiny_model):
     returned = train(tmp_path / "out", dev=euro["dev"])
     manifest = storage.read_manifest(tmp_path / "out", "reranker")
     assert manifest == json.loads(json.dumps(returned))
@@ -186,7 +186,7 @@ def test_the_folder_says_what_made_it(train, tmp_path, euro, tiny_model):
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_the_best_state_on_the_dev_questions_is_kept(train, tmp_path, euro, monkeypatch):
+def test_the_best_state_on_the_dev_queries_is_kept(train, tmp_path, euro, monkeypatch):
     states, values = [], [0.1, 0.2, 0.4, 0.3, 0.2, 0.2]
 
     def measure(self, model, precision):
@@ -222,7 +222,7 @@ def apply(trained, run, euro, tiny_collection, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("k", [100, 7])
-def test_a_run_comes_out_in_the_order_of_the_scores(trained, apply, run, tiny_collection, tmp_path, k):
+def test_a_run_is_ordered_by_the_scores(trained, apply, run, tiny_collection, tmp_path, k):
     found = apply("out.trec", k=k, batch_tokens=100)
     corpus = open_corpus(tiny_collection.corpus)
     texts = {one.id: one.text for one in read_queries(tiny_collection.queries)}
@@ -243,7 +243,7 @@ def test_a_run_comes_out_in_the_order_of_the_scores(trained, apply, run, tiny_co
     assert list(tmp_path.iterdir()) == [tmp_path / "out.trec"]
 
 
-def test_equal_scores_stay_in_their_order(apply, run, monkeypatch):
+def test_documents_with_equal_scores_keep_their_order(apply, run, monkeypatch):
     monkeypatch.setattr(CrossEncoder, "score", lambda self, pairs, **_: np.zeros(len(pairs), dtype=np.float32))
     order = [
         [[document for document, _ in hits] for hits in one.values()] for one in (apply("out.trec"), read_run(run))
@@ -251,7 +251,7 @@ def test_equal_scores_stay_in_their_order(apply, run, monkeypatch):
     assert order[0] == order[1]
 
 
-def test_examples_come_out_with_a_score_for_each_document(trained, apply, euro, tiny_collection):
+def test_examples_get_a_score_for_each_document(trained, apply, euro, tiny_collection):
     corpus, after = open_corpus(tiny_collection.corpus), apply("o", of="examples")
     assert [dataclasses.replace(row, teacher=None) for row in after] == read_examples(euro["train"]).rows
     for row in after[:3]:
@@ -262,7 +262,7 @@ def test_examples_come_out_with_a_score_for_each_document(trained, apply, euro, 
         assert list(row.teacher.values()) == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_size_of_windows_and_batches_changes_nothing_but_the_last_digits(apply, monkeypatch):
+def test_the_size_of_windows_and_batches_changes_only_the_last_digits(apply, monkeypatch):
     found = []
     for window, tokens in ((4096, None), (3, 40)):
         monkeypatch.setattr(pair_scoring, "WINDOW", window)
@@ -273,8 +273,8 @@ def test_the_size_of_windows_and_batches_changes_nothing_but_the_last_digits(app
 
 @forks
 @pytest.mark.parametrize(("count", "tail", "again"), [(1, b"cut off", 0), (4, b"cut off", 0), (4, -9, 1)])
-def test_a_killed_scoring_resumes_with_its_whole_windows(apply, tmp_path, monkeypatch, count, tail, again):
-    """A window that was cut off is scored again; it ends with the same bytes."""
+def test_killed_scoring_resumes_after_its_complete_windows(apply, tmp_path, monkeypatch, count, tail, again):
+    """A truncated window is scored again; the output has the same bytes."""
 
     def killed():
         kill_at_call(CrossEncoder, "score", count)
@@ -295,7 +295,7 @@ def test_a_killed_scoring_resumes_with_its_whole_windows(apply, tmp_path, monkey
 
 
 @forks
-def test_scores_of_something_else_are_not_used(apply, tmp_path):
+def test_scores_of_another_input_are_not_reused(apply, tmp_path):
     def killed():
         kill_at_call(pair_scoring, "write_run", 1)
         apply("out")
@@ -329,7 +329,7 @@ def test_from_a_reranker_to_a_distilled_retriever(tmp_path, tiny_model, tiny_col
 
 
 @pytest.mark.parametrize("role", ["examples", "dev"])
-def test_without_any_negative_nothing_is_trained(train, tmp_path, euro, role):
+def test_examples_without_negatives_are_refused(train, tmp_path, euro, role):
     path = tmp_path / "none.jsonl"
     write_examples(path, [dataclasses.replace(row, negatives=()) for row in read_examples(euro["train"]).rows])
     with pytest.raises(InputError, match=r"none of the 11 examples .* has negatives.*rkit mine-negatives"):

@@ -1,4 +1,4 @@
-"""Searching: the right encoder for each index, fusion, mistakes, and hits as people read them."""
+"""Search: the encoder of each index, fusion, refused options, and printed hits."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TEXTS = {f"t{row}": f"text number {row}" for row in range(30)}
 
 
 def vector(text, salt):
-    """A vector that depends on the text and the model alone."""
+    """Return a vector that depends only on the text and the model."""
     return np.random.default_rng(zlib.crc32(f"{salt}{text}".encode())).standard_normal(6).astype(np.float32)
 
 
 class FakeRetriever:
-    """Encodes a text as random numbers of its own; a checkpoint is a folder with a name in retrievalkit.json."""
+    """Encodes each text as its own random numbers; a checkpoint is a folder with a name in retrievalkit.json."""
 
     backend = "torch"
     loads = 0
@@ -86,7 +86,7 @@ def make_checkpoint(folder, salt):
 
 
 def make_index(folder, salt, *, checkpoint, texts=TEXTS, corpus=None):
-    """An index of the texts as encoded by a checkpoint; `checkpoint` is the manifest's entry, or None."""
+    """Build an index of the texts; `checkpoint` is the manifest's entry of their checkpoint, or None."""
     vectors = folder.with_name(f"{folder.name}-vectors")
     vectors.mkdir(parents=True)
     writer = VectorWriter(vectors)
@@ -137,8 +137,8 @@ def ids(hits):
     return [name for name, _ in hits]
 
 
-def test_queries_are_encoded_by_the_checkpoint_that_made_the_index(stage1):
-    """It is found by itself, and loaded once; the run keeps the order of the queries."""
+def test_queries_are_encoded_by_the_checkpoint_of_the_index(stage1):
+    """The manifest names the checkpoint, which is loaded once; the run keeps the order of the queries."""
     _, index = stage1
     run = search([index], queries=ask("b", "a", "text number 3"), k=4)
     assert list(run) == ["q0", "q1", "q2"]
@@ -167,8 +167,8 @@ def test_several_indexes_are_fused(stage1, words, options):
     assert fused == fuse(runs, method=options.pop("fusion", "rrf"), depth=4, **options)
 
 
-def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
-    """Indexes of different models are searched together; one that shares the model shares the encoding."""
+def test_each_index_is_searched_with_its_own_checkpoint(tmp_path, stage1):
+    """Indexes of different models are searched together; indexes of the same model share the encoded queries."""
     other = make_checkpoint(tmp_path / "stage2", "two")
     second = make_index(tmp_path / "second", "two", checkpoint=entry(other))
     third = make_index(tmp_path / "third", "two", checkpoint=entry(other))
@@ -180,8 +180,8 @@ def test_two_checkpoints_encode_each_their_own(tmp_path, stage1):
     assert (FakeRetriever.loads, FakeRetriever.encoded) == (2, 2)
 
 
-def test_the_checkpoint_that_made_the_index_is_required(tmp_path, stage1):
-    """At the place that the index records, next to a moved index, or as --model; any other is refused."""
+def test_the_checkpoint_that_encoded_the_index_is_required(tmp_path, stage1):
+    """It is at the recorded path, next to a moved index, or set by --model; any other checkpoint is refused."""
     _, index = stage1
     other = make_checkpoint(tmp_path / "stage2", "two")
     with pytest.raises(ArtifactError, match=r"stage1' \(fingerprint .*not with '.*stage2'"):
@@ -214,7 +214,7 @@ def untrained(pooler):
     return {"path": "bert", "fingerprint": storage.fingerprint_value(f"bert{pooler}"), "description": description}
 
 
-def test_untrained_models_are_made_again_from_their_descriptions(tmp_path):
+def test_untrained_models_are_created_from_their_descriptions(tmp_path):
     folders = [
         make_index(tmp_path / pooler, f"bert{pooler}", checkpoint=untrained(pooler)) for pooler in ("cls", "mean")
     ]
@@ -228,7 +228,7 @@ def test_untrained_models_are_made_again_from_their_descriptions(tmp_path):
         search([changed], queries=ask("a"), k=3)
 
 
-def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
+def test_a_query_whose_encoding_is_not_finite_is_named(stage1, monkeypatch):
     vectors = torch.zeros(2, 1, 6)
     vectors[1, 0, 3] = float("nan")
     monkeypatch.setattr(FakeRetriever, "encode", lambda *arguments, **options: Representation(vectors))
@@ -237,7 +237,7 @@ def test_a_query_that_is_not_encoded_as_numbers_is_named(stage1, monkeypatch):
 
 
 def test_hits_are_printed_with_their_texts(tmp_path, words):
-    """The corpus is found by the index's manifest, and by --corpus once it was moved; --json is one object."""
+    """The manifest names the corpus, and --corpus a moved corpus; --json prints a single object."""
     assert "text number 3" in rkit(words, "--query", "number 3").stdout
     result = json.loads(rkit(words, "--query", "number 3", "--json").stdout)
     found = {"rank": 1, "score": 2.0, "found": [{"index": "words", "rank": 1, "score": 2.0}]}
@@ -251,7 +251,7 @@ def test_hits_are_printed_with_their_texts(tmp_path, words):
 
 
 def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, words, monkeypatch):
-    """The manifest may be a stranger's; what the user names by --corpus is read with the token."""
+    """The manifest may come from a stranger; the user's own --corpus is read with the token."""
     asked = []
     monkeypatch.setattr("datasets.load_dataset", lambda *names, **how: asked.append((names, how.get("token"))) or [][0])
     (tmp_path / "corpus.jsonl").unlink()
@@ -264,7 +264,7 @@ def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, wor
     assert asked[-1] == (("mine/texts", None), None)
 
 
-def test_the_texts_are_found_when_all_was_moved_together(tmp_path):
+def test_the_texts_are_found_if_index_and_corpus_were_moved_together(tmp_path):
     (tmp_path / "old").mkdir()
     collection = testing.tiny_collection(tmp_path / "old" / "data")
     build_index(collection.corpus, indexer="overlap", output=tmp_path / "old" / "words")
@@ -279,7 +279,7 @@ def two_models(tmp_path, stage1):
 
 
 @pytest.mark.parametrize("depth", [2, 5, 30])
-def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, depth):
+def test_the_sum_of_two_indexes_equals_brute_force_over_their_hits(two_models, depth):
     fused = search(two_models, queries=ask("a", "b c"), k=30, depth=depth, fusion="sum")
     for query in ask("a", "b c"):
         one, two = brute(query.text, "one"), brute(query.text, "two")
@@ -289,8 +289,8 @@ def test_the_sum_of_two_indexes_is_brute_force_over_what_they_found(two_models, 
         assert [score for _, score in fused[query.id]] == pytest.approx([one[i] + two[i] for i in best], rel=1e-5)
 
 
-def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
-    """Its lowest score is taken; where computed scores were asked for, it is an error."""
+def test_an_index_that_cannot_score_documents_is_noted_once(stage1, words, monkeypatch):
+    """Its lowest score replaces missing scores; with missing=computed, it is an error."""
     notes = []
     options = {"queries": ask("number 3", "text 7"), "k": 5, "depth": 2, "fusion": "sum"}
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 1)
@@ -305,7 +305,7 @@ def test_an_index_that_cannot_compute_is_named_once(stage1, words, monkeypatch):
         search([stage1[1], words], missing="computed", **options)
 
 
-def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_path, stage1):
+def test_a_document_that_an_index_lacks_gets_its_lowest_score_and_a_note(tmp_path, stage1):
     other = make_checkpoint(tmp_path / "stage2", "two")
     fewer = {name: TEXTS[name] for name in list(TEXTS)[:10]}
     for folder, corpus in (("some", "part"), ("same", "whole")):
@@ -318,7 +318,7 @@ def test_a_document_that_an_index_lacks_has_its_lowest_score_and_is_told(tmp_pat
         path.write_text(json.dumps(manifest))
     notes = []
     fused = search([whole, tmp_path / "some"], queries=ask("a"), k=30, fusion="sum", note=notes.append)
-    assert ["different corpora ('whole' and 'part'" in note for note in notes] == [True, False]
+    assert ["different corpora, by their fingerprints: 'whole' and 'part'" in note for note in notes] == [True, False]
     assert notes[1] == "'some' lacks documents that others retrieved; they get its lowest score."
     one, two = brute("a", "one"), brute("a", "two")
     lowest = min(two[name] for name in fewer)
@@ -335,7 +335,7 @@ def write(path, **queries):
     return path
 
 
-def test_runs_are_fused_without_any_query(tmp_path):
+def test_runs_are_fused_without_queries(tmp_path):
     one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1)])
     two = write(tmp_path / "two.trec", q1=[("b", 9)], q3=[("d", 1)])
     notes = []
@@ -344,7 +344,7 @@ def test_runs_are_fused_without_any_query(tmp_path):
     assert "the run 'two.trec' has no hits for 1 of 3 queries: q2." in notes
 
 
-def test_a_run_stands_in_the_place_of_an_index(tmp_path, words):
+def test_a_run_may_replace_an_index(tmp_path, words):
     run = write(tmp_path / "run.trec", q0=[("t3", 0.5), ("t9", 0.25)], other=[("t1", 1)])
     fused = search([words, run], queries=ask("number 3"), k=3)
     assert list(fused) == ["q0"]
@@ -368,7 +368,7 @@ def test_the_command_prints_a_run_or_hits(tmp_path, words):
 
 
 def test_the_command_answers_line_by_line(words):
-    """A piped question is repeated above its hits; an error does not end the conversation; --json is a line each."""
+    """A query from a pipe is repeated above its hits; --json prints a line per query."""
     asked = CliRunner().invoke(main, ["search", str(words), "-i", "--k", "1"], input="number 3\nnothing of that\n")
     answered = "number 3\n  1  t3  2.0000\n     text number 3\n\nnothing of that\nnothing found\n\n"
     assert (asked.exit_code, asked.stdout) == (0, answered)
@@ -376,19 +376,19 @@ def test_the_command_answers_line_by_line(words):
     assert [len(json.loads(line)["hits"]) for line in asked.stdout.splitlines()] == [10, 1]
 
 
-def test_several_indexes_tell_what_each_of_them_found(words, stage1):
+def test_hits_have_their_rank_and_score_in_each_index(words, stage1):
     _, index = stage1
     asked = rkit(index, words, "--fusion", "sum", "--depth", 3, "--query", "number 3", "--k", 9, "--json")
     hits = json.loads(asked.stdout)["hits"]
     assert all([one["index"] for one in hit["found"]] == ["dense", "words"] for hit in hits)
-    told = {hit["id"]: hit["found"] for hit in hits}
-    assert told["t3"][1] == {"index": "words", "rank": 1, "score": 2.0}
+    reasons = {hit["id"]: hit["found"] for hit in hits}
+    assert reasons["t3"][1] == {"index": "words", "rank": 1, "score": 2.0}
     scores = brute("number 3", "one")
     best = expected("number 3", "one", 3)
-    for name, (dense, _) in told.items():
+    for name, (dense, _) in reasons.items():
         assert dense["rank"] == (best.index(name) + 1 if name in best else None)
         assert dense["score"] == pytest.approx(scores[name], rel=1e-5)
-    assert any(name not in best for name in told)
+    assert any(name not in best for name in reasons)
 
 
 MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --output RUN"
@@ -408,7 +408,7 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         (f"{MANY} --tune-metric RR@10", "tune_metric has no effect here. Use it with tune"),
         (f"{MANY} --missing zero", "missing needs several indexes, but there is only one"),
         (f"{MANY} --model stage1", "none of the indexes needs that"),
-        ("words --tune QRELS --tune-queries QUERIES", "tune weights several indexes, but there is only one"),
+        ("words --tune QRELS --tune-queries QUERIES", "tune needs several indexes, but there is only one"),
         ("words --tune QRELS", "has judgements but no queries. Give the queries with tune_queries"),
         (f"{MANY} --output .", "output '.' is a folder"),
         (f"{MANY} --output a.html", "output 'a.html' is a page"),
@@ -420,7 +420,7 @@ MANY, SEVERAL = "words --queries QUERIES", "words dense --queries QUERIES --outp
         ("empty --query x", "is not an index folder"),
         ("gone --query x", "pip install retrievalkit-gone==1.2"),
         ("STRANGER --queries QUERIES", "there is nothing to fuse it with"),
-        ("words STRANGER --queries QUERIES", "has none of the 1 query: its ids are like 'x', theirs like 'q0'"),
+        ("words STRANGER --queries QUERIES", "has none of the 1 query: its ids are like 'x', the queries' like 'q0'"),
         ("words JUNK --queries QUERIES", "was read as a run; an index is a folder"),
         (f"{SEVERAL} --weights much,less", "weights 'much,less' are neither numbers such as 0.3,0.7 nor a file"),
         (f"{SEVERAL} --weights QUERIES", "QUERIES' is not valid JSON"),
@@ -451,12 +451,12 @@ def test_mistakes_end_with_one_message_exit_code_2_and_no_file(tmp_path, words, 
 
 
 def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
-    """The file of --tune, the line that it prints and tuning in one go give the same run; overlaps are told."""
+    """The file of --tune, its printed command, and tuning in the same command give the same run; overlaps are noted."""
     queries, qrels, choice = tmp_path / "q.tsv", tmp_path / "dev.qrels", tmp_path / "choice.json"
     queries.write_text("".join(f"q{row}\tnumber {row}\n" for row in range(12)))
     qrels.write_text("".join(f"q{row} 0 t{row} 1\n" for row in range(6)))
-    given = (words, stage1[1], "--tune", qrels)
-    tuned = rkit(*given, "--tune-queries", queries, "--output", choice)
+    tune = (words, stage1[1], "--tune", qrels)
+    tuned = rkit(*tune, "--tune-queries", queries, "--output", choice)
     assert tuned.exit_code == 0, tuned.stderr
     assert "fusions tried on 6 queries" in tuned.stdout
     value = json.loads(choice.read_text())
@@ -467,7 +467,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     search_for = ("--queries", queries, "--output")
     assert rkit(words, stage1[1], "--weights", choice, *search_for, runs[0]).exit_code == 0
     assert rkit(*line, *search_for, runs[1]).exit_code == 0
-    both = rkit(*given, *search_for, runs[2])
+    both = rkit(*tune, *search_for, runs[2])
     assert "6 of the 12 queries are among the 6 that the weights were tuned on" in both.stderr
     assert len({run.read_text() for run in runs}) == 1
     assert Run.load(runs[0]).evaluate(qrels=qrels, metrics="nDCG@10")["nDCG@10"] == value["nDCG@10"]
@@ -477,7 +477,7 @@ def test_weights_are_tuned_written_and_used(tmp_path, words, stage1):
     assert "has fusion=linear, but the option is rrf" in other.stderr
 
 
-def test_the_weights_of_runs_are_tuned_without_any_query(tmp_path):
+def test_the_weights_of_runs_are_tuned_without_queries(tmp_path):
     one = write(tmp_path / "one.trec", q1=[("a", 3), ("b", 2)], q2=[("c", 1), ("d", 0.5)])
     two = write(tmp_path / "two.trec", q1=[("b", 9), ("a", 1)], q2=[("d", 2), ("c", 1)])
     (tmp_path / "qrels").write_text("q1 0 b 1\n")

@@ -1,4 +1,4 @@
-"""Tuning of fusion: cases whose optimum is known, against a plain search over the grid, and what is written."""
+"""Tuning of fusion: known optima, metric values equal to those of written runs, and the written file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def best_first(scores):
 
 
 def known(mirrored=False):
-    """The relevant document is first for a weight of run 0 that is more than 4/7 and less than 2/3, and else second."""
+    """The relevant document is first if the weight of run 0 is between 4/7 and 2/3, and second otherwise."""
     one = best_first({"p": 1.0, "q": 0.3, "relevant": 0.9, "s": 0.0})
     two = best_first({"p": 0.0, "q": 1.0, "relevant": 0.2, "s": 0.1})
     runs = [{"q1": one}, {"q1": two}]
@@ -45,7 +45,7 @@ QRELS = {"q1": {"relevant": 1}}
 
 @pytest.fixture(scope="module")
 def noisy():
-    """Three runs of 30 queries with noise of their own, on scales of their own, each without some documents."""
+    """Three runs of 30 queries, each with its own noise and scale, and each without some documents."""
     random = np.random.default_rng(3)
     qrels = {f"q{row}": {f"d{row % 7}": 2, f"d{(row + 3) % 7}": 1} for row in range(30)}
     runs = []
@@ -61,7 +61,7 @@ def noisy():
 
 
 def test_the_known_optimum_is_found():
-    """Of the weights 0.6 and 0.65, which are both as good, the more even ones are taken."""
+    """0.6 and 0.65 are equally good; the more even weights win."""
     found = tuned(known(), QRELS, normalization="min_max")
     assert (found.best.fusion.weights, found.best.value) == ((0.6, 0.4), 1.0)
     good = [trial.fusion.weights for trial in found.trials if trial.value == 1]
@@ -70,8 +70,8 @@ def test_the_known_optimum_is_found():
     assert tuned(known(mirrored=True), QRELS, normalization="min_max").best.fusion.weights == (0.4, 0.6)
 
 
-def test_without_normalisation_the_size_of_scores_is_seen_to():
-    """A run whose scores are a thousand times as large gets a weight so much smaller, and the same order."""
+def test_without_normalisation_weights_compensate_for_the_scale_of_scores():
+    """A run whose scores are a thousand times as large gets a weight a thousand times smaller."""
     runs = known()
     runs[1] = {"q1": [(name, 1000 * score) for name, score in runs[1]["q1"]]}
     plain, scaled = (tuned(some, QRELS, normalization="none") for some in (known(), runs))
@@ -82,7 +82,7 @@ def test_without_normalisation_the_size_of_scores_is_seen_to():
 
 
 @pytest.mark.parametrize("metric", ["nDCG@3", "nDCG(judged_only=True)@3", "RR@10", "AP"])
-def test_values_are_those_of_the_runs_that_are_written(noisy, metric):
+def test_metric_values_equal_those_of_written_runs(noisy, metric):
     runs, qrels = noisy
     found = tuned(runs[:2], qrels, metric=metric)
 
@@ -97,8 +97,8 @@ def test_values_are_those_of_the_runs_that_are_written(noisy, metric):
     assert found.references["rrf, not tuned"] == value(fuse(runs[:2]))
 
 
-def test_three_runs_are_weighted_one_after_another(noisy):
-    """Better than each alone and than equal weights; weights sum to 1; twice the same."""
+def test_three_runs_are_weighted_one_at_a_time(noisy):
+    """The result is better than each run alone and than equal weights; weights sum to 1; tuning is deterministic."""
     runs, qrels = noisy
     found = tuned(runs, qrels, normalization="z_score")
     assert sum(found.best.fusion.weights) == pytest.approx(1, abs=1e-3)
@@ -107,7 +107,7 @@ def test_three_runs_are_weighted_one_after_another(noisy):
     assert found == tuned(runs, qrels, normalization="z_score")
 
 
-def test_what_is_given_is_not_tuned(noisy):
+def test_options_that_are_set_are_not_tuned(noisy):
     runs, qrels = noisy
     found = tuned(runs[:2], qrels, "rrf")
     assert {trial.fusion.rrf_k for trial in found.trials} > {0, 1, 60, 200}
@@ -119,12 +119,12 @@ def test_what_is_given_is_not_tuned(noisy):
     assert found.options() == f"--fusion linear --weights {weights} --normalization min_max --missing zero"
 
 
-def test_the_hits_that_are_judged_can_be_cut(noisy):
+def test_the_number_of_judged_hits_can_be_limited(noisy):
     runs, qrels = noisy
     assert tuned(runs[:2], qrels, metric="R@1000", k=1).best.value < tuned(runs[:2], qrels, metric="R@1000").best.value
 
 
-def test_the_choice_can_be_written_and_read(noisy, tmp_path):
+def test_the_tuned_fusion_can_be_written_and_read(noisy, tmp_path):
     runs, qrels = noisy
     found = tuned(runs[:2], qrels)
     first, second = found.identities
@@ -140,7 +140,7 @@ def test_the_choice_can_be_written_and_read(noisy, tmp_path):
             read_choice(tmp_path / "choice.json", found.identities)
 
 
-def test_the_table_shows_the_best_and_what_they_are_compared_with(noisy, capsys):
+def test_the_table_shows_the_best_trials_and_the_references(noisy, capsys):
     runs, qrels = noisy
     found = tuned(runs[:2], qrels)
     found.render(["a folder/dense", "bm25"])

@@ -1,4 +1,4 @@
-"""Files that a stranger may have written: their size, nesting, types and names."""
+"""Untrusted JSON files: their size, nesting, types and names."""
 
 import json
 import os
@@ -25,8 +25,8 @@ def read(path, **options):
     return storage.read_document(path, Form, do=DO, **options)
 
 
-def test_a_document_is_read_in_its_form(tmp_path):
-    """Entries that the form lacks may have been added by a later version."""
+def test_a_document_is_read_as_its_form(tmp_path):
+    """Entries that the form lacks are allowed: a later version may have added them."""
     (tmp_path / "a").write_text('{"count": 3, "names": {"a": ["b"]}, "pair": [1, 2], "more": null}')
     assert read(tmp_path / "a") == Form(3, {"a": ["b"]}, (1, 2.0))
 
@@ -60,7 +60,7 @@ def test_a_damaged_document_is_one_line_that_names_file_place_and_value(tmp_path
 
 
 def test_a_document_is_a_regular_file_of_bounded_size(tmp_path):
-    """A pipe is not waited for, and a device does not fill the memory."""
+    """A pipe does not block, and a device does not fill the memory."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text(json.dumps({"count": 1, "names": {}}))
     for place, problem in ((tmp_path / "pipe", "not a regular file"), ("/dev/zero", "not a regular file")):
@@ -74,13 +74,13 @@ def test_a_document_is_a_regular_file_of_bounded_size(tmp_path):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "/etc/passwd", "../a", "a/../../b", "a//b", "a\0b", "..\\a", "C:a"])
 def test_a_name_that_may_lead_out_of_a_folder_is_refused(tmp_path, name):
-    """On any system, as the folder may be copied to another."""
+    """Names are checked for all systems, as folders are copied between systems."""
     with pytest.raises(ArtifactError, match="leads out of the folder"):
         storage.inside(tmp_path, name)
 
 
 def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path):
-    """One within the folder, or a folder that is itself a link, is not."""
+    """Links within the folder, and a folder that is a link, are allowed."""
     (tmp_path / "folder" / "sub").mkdir(parents=True)
     (tmp_path / "folder" / "sub" / "file").touch()
     (tmp_path / "secret").touch()

@@ -1,4 +1,4 @@
-"""The files of a folder against its manifest: damage that is found, and what is read for it."""
+"""Files of a folder compared with its manifest: the damage reported, and the bytes read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from retrievalkit.errors import ArtifactError
 from retrievalkit.reporting import progress
 from retrievalkit.storage import integrity
 
-REMEDY = "Make it again."
+REMEDY = "Write it again."
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two files, large enough that samples do not cover them, written an hour ago."""
+    """Two files written an hour ago."""
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     for name in ("one.bin", "inner/two.bin"):
@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def read(monkeypatch):
-    """The names of the files whose bytes were all read, in order."""
+    """The names of the files that were read, in order."""
     names, digest = [], integrity.fingerprint_file
     monkeypatch.setattr(
         integrity, "fingerprint_file", lambda path, stop: (names.append(path.name), digest(path, stop))[1]
@@ -43,7 +43,7 @@ def age(path, seconds=3600):
 
 
 def test_the_files_of_a_folder_are_described(folder):
-    """By relative name; a nested folder with a manifest of its own is described by that."""
+    """Files are listed by relative name; a nested folder with its own manifest is listed by that manifest."""
     (folder / ".hidden").write_text("x")
     (folder / "README.md").write_text("x")
     storage.write_manifest(folder, "index", command="index", options={})
@@ -58,7 +58,7 @@ def test_the_files_of_a_folder_are_described(folder):
 
 
 def test_an_unlisted_file_is_refused(folder):
-    """Lucene and transformers read whatever they find; also next to a manifest of another program, as Milvus Lite's."""
+    """Lucene and transformers read any file in a folder, even next to another program's manifest, as Milvus Lite's."""
     (folder / "inner" / "manifest.json").write_text('{"version": 2}')
     files = storage.describe_files(folder)
     assert list(files) == ["inner/manifest.json", "inner/two.bin", "one.bin"]
@@ -75,7 +75,7 @@ def test_an_unlisted_file_is_refused(folder):
     "damage", ["bytes", "cut", "longer", "gone", "swapped", "folder", "pipe", "link out", "parent"]
 )
 def test_damage_is_named(folder, tmp_path, damage):
-    """Whatever became of a file, the message names it and says what to do."""
+    """The message has the file and the remedy."""
     files, path = storage.describe_files(folder), folder / "one.bin"
     storage.check_files(folder, files, remedy=REMEDY)
     content = path.read_bytes()
@@ -101,12 +101,12 @@ def test_damage_is_named(folder, tmp_path, damage):
         case "link out":
             (tmp_path / "elsewhere").write_bytes(content)
             path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ArtifactError, match=r"one\.bin' (was|has|is|lies) .*Make it again\."):
+    with pytest.raises(ArtifactError, match=r"one\.bin' (was|has|is|lies) .*Write it again\."):
         storage.check_files(folder, files, remedy=REMEDY)
 
 
-def test_bytes_are_read_of_what_may_have_changed(folder, read):
-    """Of files that were written to after their manifest, of all without one, and of all with --verify."""
+def test_files_that_may_have_changed_are_read(folder, read):
+    """Files modified after their manifest are read; without a manifest, or with --verify, all files are."""
     files = storage.describe_files(folder)
     read.clear()
     storage.check_files(folder, files, remedy=REMEDY)
@@ -124,8 +124,8 @@ def test_bytes_are_read_of_what_may_have_changed(folder, read):
     assert integrity.VERIFY not in os.environ
 
 
-def test_a_long_check_shows_how_far_it_has_come(folder, monkeypatch, capsys):
-    """What is checked, and of how much; A short one is silent."""
+def test_a_long_check_shows_its_progress(folder, monkeypatch, capsys):
+    """A short check is silent."""
     files, digest = storage.describe_files(folder), integrity.fingerprint_file
     monkeypatch.setattr(progress, "_FIRST_LINE", 0.0)
     storage.check_files(folder, files, remedy=REMEDY)

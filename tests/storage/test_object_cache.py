@@ -1,4 +1,4 @@
-"""Places in a store: copies that are fetched again when they have changed, and outputs that appear whole."""
+"""Places in a store: copies are fetched again after a change, and outputs appear whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(url, content="a", *, overwrite=False, name="part.bin"):
 
 
 def test_copies_are_fetched_once_and_again_when_the_store_has_changed(memory):
-    """A folder by its manifest, one without a manifest whole, and a file."""
+    """Copies of a folder with a manifest, of a folder without one, and of a file."""
     write("memory://store/ix", "one")
     first = storage.local("memory://store/ix")
     assert (first / "part.bin").read_text() == "one"
@@ -36,7 +36,7 @@ def test_copies_are_fetched_once_and_again_when_the_store_has_changed(memory):
         assert (storage.local("memory://store/beir") / "qrels" / "test.tsv").read_bytes() == content
 
 
-def test_the_manifest_comes_last_and_what_was_there_before_goes(memory, monkeypatch):
+def test_the_manifest_is_sent_last_and_old_objects_are_removed(memory, monkeypatch):
     write("memory://store/ix", name="old.bin")
     order, put = [], storage.Store.put
     monkeypatch.setattr(storage.Store, "put", lambda self, file, name: (order.append(name), put(self, file, name)))
@@ -51,7 +51,7 @@ def test_a_folder_that_rkit_did_not_write_is_left_alone(memory):
         write("memory://store/theirs", overwrite=True)
 
 
-def test_an_output_that_cannot_be_sent_is_kept_and_its_place_told(memory, monkeypatch, tmp_path):
+def test_an_output_that_cannot_be_sent_is_kept_and_its_place_reported(memory, monkeypatch, tmp_path):
     put = storage.Store.put
 
     def full(self, file, name):
@@ -74,7 +74,7 @@ def test_a_failed_command_sends_nothing(memory, tmp_path):
     assert not list((tmp_path / "cache" / "retrievalkit" / "outputs").iterdir())
 
 
-def test_a_store_that_cannot_be_written_to_is_found_out_at_once(memory, monkeypatch, tmp_path):
+def test_a_store_that_cannot_be_written_to_is_refused_before_the_work(memory, monkeypatch, tmp_path):
     def forbidden(self, file, name):
         raise ArtifactError("access is denied.")
 
@@ -94,8 +94,8 @@ def test_names_that_lead_out_of_the_folder_are_refused(memory):
         storage.local("memory://store/evil")
 
 
-def test_a_copy_is_named_by_its_address_and_leads_back_to_it(memory, tmp_path):
-    """A folder of a stranger leads to no store."""
+def test_a_copy_is_named_by_its_address(memory, tmp_path):
+    """An untrusted folder does not determine a store."""
     write("memory://store/ix")
     copy = storage.local("memory://store/ix")
     assert named(f"'{copy}/part.bin' is missing") == "'memory://store/ix/part.bin' is missing"

@@ -1,4 +1,4 @@
-"""Folders and files appear whole or not at all, and a manifest says what made them."""
+"""Folders and files appear whole or not at all, and a manifest records their origin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def everything_in(folder):
 
 
 def ours(path):
-    """A folder that a command of ours has written."""
+    """Create a folder as a command writes it."""
     path.mkdir(parents=True)
     (path / "file").write_text("old")
     storage.write_manifest(path, "vectors", command="encode", options={})
@@ -24,7 +24,7 @@ def ours(path):
 
 
 def test_an_output_appears_at_the_end_with_its_parents(tmp_path, monkeypatch):
-    """The current folder can be one; a file keeps its suffix until then, and nothing that was left there is used."""
+    """The current folder may be the output; a staging file keeps its suffix; an old staging folder is not reused."""
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")
     for place, whole in (("../c/d", tmp_path / "a" / "c" / "d"), (".", tmp_path / "a" / "b")):
@@ -42,7 +42,7 @@ def test_an_output_appears_at_the_end_with_its_parents(tmp_path, monkeypatch):
     assert everything_in(tmp_path) == sorted(["a", "a/b", "a/c", "a/c/d", "e", *files])
 
 
-def test_an_interrupted_folder_is_kept_for_those_who_resume(tmp_path):
+def test_an_interrupted_folder_is_kept_for_resuming(tmp_path):
     with pytest.raises(KeyboardInterrupt), storage.write_folder(tmp_path / "out", keep_partial=True) as staging:
         (staging / "first").write_text("half")
         raise KeyboardInterrupt
@@ -54,7 +54,7 @@ def test_an_interrupted_folder_is_kept_for_those_who_resume(tmp_path):
 
 @pytest.mark.parametrize(("error", "keep_partial"), [(RuntimeError, False), (InputError, True)])
 def test_a_folder_that_failed_leaves_nothing(tmp_path, error, keep_partial):
-    """Wrong input would fail again, so there is nothing to resume either."""
+    """After wrong input, keep_partial keeps nothing, as the same command would fail again."""
     with pytest.raises(error), storage.write_folder(tmp_path / "out", keep_partial=keep_partial) as staging:
         (staging / "first").write_text("half")
         raise error("a broken line")
@@ -79,7 +79,7 @@ def test_only_a_whole_output_replaces_the_old_one(tmp_path):
     assert everything_in(tmp_path) == ["out", "out/file", "run"]
 
 
-def test_what_is_not_ours_is_spared(tmp_path):
+def test_folders_and_files_of_others_are_not_replaced(tmp_path):
     """A folder without a manifest, and a file where a folder should be."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "file").touch()
@@ -94,7 +94,7 @@ def test_what_is_not_ours_is_spared(tmp_path):
     assert everything_in(tmp_path) == ["photos", "photos/file", "taken"]
 
 
-def test_a_manifest_comes_back_as_it_was_written(tmp_path):
+def test_a_manifest_is_read_as_it_was_written(tmp_path):
     given = {"options": {"side": "query"}, "inputs": {"texts": {"path": "corpus", "fingerprint": "0"}}}
     given |= {"counts": {"texts": 3}, "more": ["ä"]}
     written = storage.write_manifest(tmp_path, "vectors", command="encode", **given)
@@ -108,7 +108,7 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path):
     ("manifest", "message"),
     [
         *((text, r"no readable manifest\.json") for text in (None, "{", "[]", '{"kind": 3}')),
-        ('{"kind": "index"}', "is an index folder, but a vectors folder was expected"),
+        ('{"kind": "index"}', "is an index folder, but should be a vectors folder"),
         (json.dumps({"kind": "vectors", "format": storage.FORMAT + 1}), "newer retrievalkit"),
     ],
 )
@@ -119,8 +119,8 @@ def test_a_folder_whose_manifest_cannot_be_read_is_refused(tmp_path, manifest, m
         storage.read_manifest(tmp_path, "vectors")
 
 
-def test_fingerprints_see_what_counts(tmp_path, monkeypatch):
-    """Of values, not the order of keys; of folders, names and bytes, and not what is skipped or hidden."""
+def test_fingerprints_depend_on_names_and_bytes(tmp_path, monkeypatch):
+    """They ignore the order of keys, skipped files and hidden files."""
     assert storage.fingerprint_value({"a": 1, "b": 2}) == storage.fingerprint_value({"b": 2, "a": 1})
     assert storage.fingerprint_value({"a": 1}) != storage.fingerprint_value({"a": 2})
 
@@ -143,8 +143,8 @@ def test_fingerprints_see_what_counts(tmp_path, monkeypatch):
     assert storage.describe_input("hf:beir/nq", "0")["path"] == "hf:beir/nq"
 
 
-def test_a_folder_that_lost_its_name_gets_it_back(tmp_path):
-    """From the next command that writes there, though that one fails."""
+def test_a_folder_whose_replacement_was_killed_is_restored(tmp_path):
+    """The next command that writes there restores it, even if the command fails."""
     ours(tmp_path / ".out.old")
     with pytest.raises(RuntimeError), storage.write_folder(tmp_path / "out", overwrite=True):
         assert (tmp_path / "out" / "manifest.json").exists()
@@ -153,7 +153,7 @@ def test_a_folder_that_lost_its_name_gets_it_back(tmp_path):
 
 
 def test_a_refused_rename_within_an_output_names_the_file(tmp_path, monkeypatch):
-    """The rest is of no use without it: the whole folder is written again."""
+    """The rest of the output is useless without it, so that the folder is written again."""
 
     def refuse(source, target):
         raise OSError(116, "Stale file handle", str(source), None, str(target))
@@ -169,8 +169,8 @@ def test_a_refused_rename_within_an_output_names_the_file(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("number", [18, 16, 39, 116])
-def test_a_refused_rename_loses_neither_the_old_folder_nor_the_new_one(tmp_path, monkeypatch, number):
-    """EXDEV, EBUSY, ENOTEMPTY and ESTALE, as file servers answer."""
+def test_a_refused_rename_keeps_the_old_and_the_new_folder(tmp_path, monkeypatch, number):
+    """EXDEV, EBUSY, ENOTEMPTY and ESTALE are errors of file servers."""
     ours(tmp_path / "out")
     original = type(tmp_path).rename
 

@@ -1,4 +1,4 @@
-"""What an output names: a link stays a link, a pipe is written through, and nothing else is replaced."""
+"""Output places: links stay links, pipes are written through, sockets and devices are not replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(path):
         staging.write_text("new")
 
 
-def test_links_stay_and_their_targets_are_written(tmp_path):
+def test_links_are_kept_and_their_targets_written(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "run").write_text("old")
     (tmp_path / "file").symlink_to("there/run")
@@ -39,7 +39,7 @@ def test_links_stay_and_their_targets_are_written(tmp_path):
 
 
 def test_pipes_open_files_and_devices_are_written_through(tmp_path):
-    """An open file is added to, as by `--output /dev/fd/N` with `N>> file`."""
+    """An open file is appended to, as with `--output /dev/fd/N N>> file`."""
     os.mkfifo(tmp_path / "pipe")
     read = []
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
@@ -58,7 +58,7 @@ def test_pipes_open_files_and_devices_are_written_through(tmp_path):
     assert not list(Path("/dev").glob(".*null*"))
 
 
-def test_standard_output_is_known_by_its_names():
+def test_paths_of_descriptors_are_recognised():
     assert [descriptor(f"/dev/{name}") for name in ("stdout", "stderr", "fd/63", "null")] == [1, 2, 63, None]
 
 

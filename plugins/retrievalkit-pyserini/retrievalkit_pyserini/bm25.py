@@ -3,7 +3,7 @@
     rkit index CORPUS --indexer bm25 --output bm25
     rkit search bm25 --queries QUERIES --k 1000 --output bm25.trec
 
-The folder holds `lucene/` (an index that Pyserini can also open), `ids.txt` (the texts' ids in Lucene's order) and
+The folder contains `lucene/` (an index that Pyserini can open too), `ids.txt` (the texts' ids in Lucene's order) and
 `bm25.json` (the analysis options).
 """
 
@@ -59,8 +59,8 @@ class BM25(Indexer):
 
     BM25 (Robertson and Zaragoza 2009) scores matching words with an inverted index: compressed posting lists on disk.
     A query reads the lists of its words. Hits and scores equal those of Pyserini's `LuceneSearcher`
-    (https://arxiv.org/abs/2102.10073): rounded to four decimals, with ties ordered by id and each lowered by a
-    millionth more than the previous score. A query without a term in the index has no hits.
+    (https://arxiv.org/abs/2102.10073): rounded to four decimals, with ties in order of id and
+    lowered by 1, 2, 3 ... millionths. A query none of whose terms is in the index has no hits.
 
     Args:
         k1: Term frequency saturation: the higher, the longer repetitions of a term add to the score; 0 counts it once.
@@ -112,7 +112,7 @@ class BM25(Indexer):
 
     @alone
     def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
-        """Index all texts of a corpus; empty texts are counted as "empty" and never retrieved.
+        """Index a corpus; empty texts are counted as "empty" and never retrieved.
 
         Raises:
             DataError: No passage has any text, or an id contains a line break.
@@ -167,16 +167,16 @@ class BM25(Indexer):
             RetrievalkitError: Lucene ran out of disk space or memory.
         """
         index_dir, target = Path(index_dir), Path(target)
-        coming, empty = target / "coming", 0
+        added_index, empty = target / "added", 0
         filled = added is not None and any(_contents(passage) for passage in added)
         if filled:
-            coming.mkdir()
-            empty = self._build(added, coming)["empty"]
+            added_index.mkdir()
+            empty = self._build(added, added_index)["empty"]
         elif added is not None:
             empty = len(added)
-        joined = [coming / INDEX] if filled else []
+        joined = [added_index / INDEX] if filled else []
         write_changed(index_dir / INDEX, target / INDEX, deleted=deleted, added=joined, compact=compact)
-        shutil.rmtree(coming, ignore_errors=True)
+        shutil.rmtree(added_index, ignore_errors=True)
         shutil.copyfile(index_dir / _SETTINGS, target / _SETTINGS)
         texts = self._write_ids(target / INDEX, target / _IDS)
         if not texts:
@@ -226,7 +226,7 @@ class BM25(Indexer):
         if built != self.analysis:
             msg = (
                 f"the index '{index_dir}' was built with {_as_options(built)}, but the options are "
-                f"{_as_options(self.analysis)}. Use the options that it was built with, or build another index."
+                f"{_as_options(self.analysis)}. Use its options, or build another index."
             )
             raise ArtifactError(msg)
         if self.rm3 is not None and not term_vectors:
@@ -238,7 +238,7 @@ class BM25(Indexer):
 
     @alone
     def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
+        """Return each query's best texts (at most k, best first): their ids and float32 scores."""
         if k < 1:
             msg = f"k is {k}, but must be 1 or more."
             raise InputError(msg)
@@ -251,7 +251,7 @@ class BM25(Indexer):
     def search_among(
         self, queries: Sequence[str] | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """Like `search`, with a filter that does not change scores; with rm3, by requesting more hits."""
+        """Search the allowed texts; the filter does not change scores. With rm3, request more hits and filter them."""
         if self.rm3 is not None:
             return super().search_among(queries, k, allowed)
         return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
@@ -268,7 +268,7 @@ class BM25(Indexer):
 
     @alone
     def scores(self, queries: Sequence[str] | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The BM25 scores of the requested texts, rounded to four decimals as in `search`.
+        """Return the BM25 scores of the requested texts, rounded to four decimals as in `search`.
 
         `search` breaks ties by millionths, which depends on the other hits; here, equal scores stay equal.
 
@@ -296,7 +296,7 @@ class BM25(Indexer):
 
     @alone
     def contributions(self, query: str | Any, ids: Sequence[str]) -> list[dict[str, float]]:
-        """The contribution of each query term (stemmed, as in the index) to the scores of texts, largest first.
+        """Return each query term's contribution to the scores of texts, largest first; terms as stemmed in the index.
 
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini does not expose.
@@ -307,7 +307,7 @@ class BM25(Indexer):
         return self._searcher.contributions(query, list(map(self._known().get, ids)))
 
     def _known(self) -> dict[str, int]:
-        """Lucene's document number of each text."""
+        """Map each text's id to Lucene's document number."""
         if self._numbers is None:
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers

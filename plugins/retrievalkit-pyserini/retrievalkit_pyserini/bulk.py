@@ -1,7 +1,7 @@
 """Runs a Java program, composed of method handles, for a whole batch in Java threads.
 
-Results return as a single text, and arrays of numbers are passed as a single byte string, because every call from
-Python into Java costs about ten microseconds.
+Results are returned as a single text, and arrays of numbers are passed as a single byte string, because every call
+from Python into Java costs about ten microseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AS_SPACES = bytes.maketrans(b",\n", b"  ")
 
 
 @contextlib.contextmanager
-def lucene_errors(doing: str, kind: type[RetrievalkitError] = RetrievalkitError) -> Iterator[None]:
+def lucene_errors(operation: str, kind: type[RetrievalkitError] = RetrievalkitError) -> Iterator[None]:
     """Convert a Java exception to a `kind` error that names the operation and the root cause."""
     exception = java_exception()
     try:
@@ -36,12 +36,12 @@ def lucene_errors(doing: str, kind: type[RetrievalkitError] = RetrievalkitError)
         causes = [after for line, after in itertools.pairwise(lines) if line == "Caused by:"]
         cause = causes[-1] if causes else f"{error.classname}: {error.innermessage}"
         more = f". Give Java more memory, as in {MEMORY}=4g" if "OutOfMemoryError" in cause else ""
-        msg = f"Lucene could not {doing}: {cause}{more}"
+        msg = f"Lucene could not {operation}: {cause}{more}"
         raise kind(msg) from error
 
 
 def java_exception() -> Any:
-    """The Python class of Java exceptions."""
+    """Return the Python class of Java exceptions."""
     java_class("java.lang.Throwable")
     from jnius import JavaException
 
@@ -73,7 +73,7 @@ def best(answer: Any, count: int, threads: int) -> list[np.ndarray]:
 
 
 def _answers(answer: Any, count: int, threads: int, separator: str) -> str:
-    """The handle's results for all positions, as JSON, joined."""
+    """Return the handle's results for all positions as JSON, joined by the separator."""
     write = method("com.fasterxml.jackson.databind.ObjectMapper", "writeValueAsString", "java.lang.String", object)
     function = as_interface("java.util.function.IntFunction", then(answer, bind(write, 0, _hits_mapper())))
     answers = java_class("java.util.stream.IntStream").range(0, count).parallel().mapToObj(function)
@@ -96,7 +96,7 @@ def do(action: Any, count: int, threads: int) -> None:
 
 @contextlib.contextmanager
 def _pool(threads: int) -> Iterator[Any]:
-    """A pool of Java threads; a parallel stream runs in the pool from which it is started."""
+    """Open a pool of Java threads; a parallel stream runs in the pool that starts it."""
     pool = java_class("java.util.concurrent.ForkJoinPool")(threads)
     try:
         yield pool
@@ -105,7 +105,7 @@ def _pool(threads: int) -> Iterator[Any]:
 
 
 def strings(texts: Sequence[str]) -> Any:
-    """A handle (position -> text) of texts stored in Java."""
+    """Store texts in Java, and return a handle (position -> text)."""
     array = java_class("java.util.ArrayList")()
     for text in texts:
         array.add(java_text(text))
@@ -113,12 +113,12 @@ def strings(texts: Sequence[str]) -> Any:
 
 
 def ints(numbers: np.ndarray) -> Any:
-    """A handle (position -> int) of numbers stored in Java."""
+    """Store numbers in Java, and return a handle (position -> int)."""
     return bind(method("java.nio.IntBuffer", "get", int, int), 0, _buffer(numbers.astype("<i4")).asIntBuffer())
 
 
 def vectors(rows: np.ndarray) -> Any:
-    """A handle (position -> float[]) of the rows of a matrix stored in Java."""
+    """Store a matrix in Java, and return a handle (position -> float[]) of its rows."""
     count, dim = rows.shape
     buffer = java_class("java.nio.FloatBuffer").allocate(count * dim).put(_buffer(rows.astype("<f4")).asFloatBuffer())
     copy = static_method("java.util.Arrays", "copyOfRange", "[F", "[F", int, int)
@@ -128,7 +128,7 @@ def vectors(rows: np.ndarray) -> Any:
 
 
 def lines(text: str) -> Any:
-    """A handle (position -> text) of the lines of a text stored in Java; each ends with a line break."""
+    """Store a text in Java, and return a handle (position -> text) of its lines; each ends with a line break."""
     split = java_class("java.lang.String")(text.encode(), "UTF-8").lines().toList()
     return returning("java.lang.String", bind(method("java.util.List", "get", object, int), 0, split))
 
@@ -139,12 +139,12 @@ def _buffer(numbers: np.ndarray) -> Any:
 
 
 def joining(separator: str) -> Any:
-    """The collector that joins texts."""
+    """Return the collector that joins texts."""
     return java_class("java.util.stream.Collectors").joining(java_class("java.lang.String")(separator))
 
 
 def _hits_mapper() -> Any:
-    """A JSON writer that writes a hit as [document number, score] or [id, number, score]."""
+    """Return a JSON writer that writes a hit as [document number, score] or [id, number, score]."""
     mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
     features = java_class("com.fasterxml.jackson.databind.MapperFeature")
     mapper.configure(features.SORT_PROPERTIES_ALPHABETICALLY, True)

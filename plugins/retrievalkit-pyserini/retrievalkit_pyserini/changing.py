@@ -1,7 +1,7 @@
-"""Writes a changed copy of a Lucene index, with texts deleted and other indexes merged in; the old index stays intact.
+"""Writes a changed copy of a Lucene index: texts are deleted and other indexes merged in. The old index is unchanged.
 
-Lucene never modifies a file after writing it, so the changed index shares files with the old one by hard links.
-Segments with deleted texts are rewritten without them: otherwise they would still count in BM25's statistics.
+Lucene never modifies a file after writing it, so the copy shares the files by hard links.
+Segments with deleted texts are rewritten without them, as they would still count in BM25's statistics.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _join(writer: Any, folder: Path) -> None:
 
 
 def _varargs(name: str, kind: str) -> Any:
-    """Handle of a writer's varargs method, bound to take one object; pyjnius confuses its overloads."""
+    """Return the handle of a writer's varargs method for one object; pyjnius confuses its overloads."""
     array = f"[L{kind};"
     return method("org.apache.lucene.index.IndexWriter", name, "long", array).asCollector(java_type(array), 1)
 

@@ -1,7 +1,7 @@
 """An archive of Lucene's classes in Java's memory layout ("class data sharing"), which halves Java's start-up time.
 
-It is stored in the user's cache folder. Java checks that the archive matches the jar and the Java version that it was
-created from; otherwise Java starts without it.
+It is stored in the user's cache folder. Java checks that the archive matches the jar and its own version, and starts
+without the archive otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECONDS = 60
 
 
 def archive_of(home: Path, version: str, jar: Path) -> Path | None:
-    """Path of the archive for a Java and a jar, whether it exists or not; None = the user has no cache folder."""
+    """Return the path of the archive for a Java and a jar, even if it does not exist; None without a cache folder."""
     folder = _folder()
     if folder is None or os.pathsep in str(folder):
         return None
@@ -29,7 +29,7 @@ def archive_of(home: Path, version: str, jar: Path) -> Path | None:
 
 
 def archive_options(archive: Path | None) -> list[str]:
-    """Java's options to start with an archive, if it exists."""
+    """Return Java's options for starting with an archive; none if it does not exist."""
     if archive is None or not archive.is_file():
         return []
     # Java would print to standard output if an archive does not fit.

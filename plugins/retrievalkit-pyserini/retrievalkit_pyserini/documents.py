@@ -1,6 +1,6 @@
 """Lucene documents created in Java, a batch per call, and the single-segment index that contains them.
 
-Lucene's document number is the text's row, so hits need no look-up and ties come in index order. A single thread adds
+Lucene's document number is the text's row, so hits need no lookup and ties are in index order. A single thread adds
 documents in that order. Several threads add them in any order and Lucene then sorts them, which costs about as much as
 adding plain texts: threads pay off if adding costs more, as with vectors.
 """
@@ -27,7 +27,7 @@ _FIELD, _BYTES = "org.apache.lucene.index.IndexableField", "org.apache.lucene.ut
 
 
 def write_buffer() -> float:
-    """Lucene's write buffer in megabytes; Anserini's default of 2,048 exceeds Java's memory on a small machine."""
+    """Return Lucene's write buffer in megabytes; Anserini's 2,048 exceed Java's memory on a small machine."""
     return min(WRITE_BUFFER_MEGABYTES, java_megabytes() / 8)
 
 
@@ -111,7 +111,7 @@ def _named(name: Any) -> Any:
 
 
 def _sortable(name: Any) -> Any:
-    """The id as doc values, by which Anserini's searchers break ties."""
+    """Return the handle of the id as doc values, by which Anserini's searchers break ties."""
     as_bytes = then(name, returning(_BYTES, constructor(_BYTES, "java.lang.CharSequence")))
     make = constructor("org.apache.lucene.document.BinaryDocValuesField", "java.lang.String", _BYTES)
     return then(as_bytes, bind(make, 0, "id"))
@@ -144,7 +144,7 @@ class DocumentSearcher:
         self._searcher = java_class("org.apache.lucene.search.IndexSearcher")(_open_reader(folder, texts))
 
     def hits(self, queries: Any, count: int, most: int, *, threads: int) -> list[np.ndarray]:
-        """The rows and scores of the best texts of each query, best first, as (hits, 2) float64.
+        """Return the rows and scores of each query's best texts, best first, as (hits, 2) float64.
 
         Args:
             queries: The handle (position -> Lucene query).
@@ -173,6 +173,6 @@ def _open_reader(folder: Path, texts: int) -> Any:
 
 
 def directory(folder: Path) -> Any:
-    """Lucene's directory of a folder."""
+    """Open a folder as a directory of Lucene."""
     path = java_class("java.io.File")(java_path(folder)).toPath()
     return java_class("org.apache.lucene.store.FSDirectory").open(path)

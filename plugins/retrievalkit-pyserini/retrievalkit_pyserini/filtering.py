@@ -13,14 +13,14 @@ _BYTES, _BUILDER = "org.apache.lucene.util.BytesRef", f"{_LUCENE}.BooleanQuery$B
 
 
 def with_ids(ids: Sequence[str]) -> Any:
-    """A Lucene query for the documents with these ids."""
+    """Return a Lucene query for the documents with these ids."""
     texts = java_class("java.lang.String")("".join(f"{document}\n" for document in ids).encode(), "UTF-8").lines()
     as_bytes = as_interface("java.util.function.Function", constructor(_BYTES, "java.lang.CharSequence"))
     return java_class(f"{_LUCENE}.TermInSetQuery")("id", texts.map(as_bytes).toList())
 
 
 def among(queries: Any, only: Any) -> Any:
-    """A handle (position -> Lucene query) of queries restricted to the documents of another query; None = all."""
+    """Restrict a handle (position -> Lucene query) to the documents of another query; None = all."""
     if only is None:
         return queries
     occur = java_class(f"{_LUCENE}.BooleanClause$Occur")

@@ -19,44 +19,44 @@ _PRIMITIVES = {int: "Integer", float: "Float", bool: "Boolean", "long": "Long", 
 
 
 def method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
-    """Handle of a public method; its first argument is the object that it is called on."""
+    """Return the handle of a public method; its first argument is the object."""
     return _lookup().findVirtual(java_type(owner), name, _signature(returns, *arguments))
 
 
 def static_method(owner: str, name: str, returns: Type, *arguments: Type) -> Any:
-    """Handle of a public static method."""
+    """Return the handle of a public static method."""
     return _lookup().findStatic(java_type(owner), name, _signature(returns, *arguments))
 
 
 def constructor(owner: str, *arguments: Type) -> Any:
-    """Handle of a class's constructor."""
+    """Return the handle of a class's constructor."""
     return _lookup().findConstructor(java_type(owner), _signature("void", *arguments))
 
 
 def array_constructor(array: str) -> Any:
-    """Handle that creates an array of a given length; `array` is its Java name, such as "[I" for an array of int."""
+    """Return a handle (length -> array); `array` is the Java name of its type, such as "[I" for an array of int."""
     return java_class("java.lang.invoke.MethodHandles").arrayConstructor(java_type(array))
 
 
 def bind(handle: Any, position: int, *values: Any) -> Any:
-    """The handle with its arguments from `position` on fixed to these values."""
+    """Fix the handle's arguments from `position` on to these values."""
     boxed = [_boxed(value) for value in values]
     return java_class("java.lang.invoke.MethodHandles").insertArguments(handle, position, *boxed)
 
 
 def then(first: Any, second: Any) -> Any:
-    """Handle that passes the result of the first to the second, which takes one argument."""
+    """Chain two handles: the second, which has one argument, receives the result of the first."""
     fitting = java_class("java.lang.invoke.MethodType").methodType(_returned(second), [_returned(first)])
     return java_class("java.lang.invoke.MethodHandles").filterReturnValue(first, second.asType(fitting))
 
 
 def returning(type_: Type, handle: Any) -> Any:
-    """The handle, with its result cast to another type."""
+    """Cast the handle's result to another type."""
     return handle.asType(handle.type().changeReturnType(_type(type_)))
 
 
 def gather(target: Any, *parts: Any) -> Any:
-    """The handle that passes its single argument to each part, and their results to the target as its arguments."""
+    """Return a handle that calls each part with its single argument, and the target with their results."""
     handles, types = java_class("java.lang.invoke.MethodHandles"), java_class("java.lang.invoke.MethodType")
     fitting = types.methodType(_returned(target), [_returned(part) for part in parts])
     filtered = handles.filterArguments(target.asType(fitting), 0, *parts)
@@ -65,12 +65,12 @@ def gather(target: Any, *parts: Any) -> Any:
 
 
 def supply(target: Any, part: Any) -> Any:
-    """The handle whose first argument is the result of the part, a handle without arguments, called each time."""
+    """Fill the handle's first argument with the result of a part, a handle without arguments, called each time."""
     return java_class("java.lang.invoke.MethodHandles").foldArguments(target, part)
 
 
 def as_interface(name: str, handle: Any) -> Any:
-    """An object of a Java interface with a single method, implemented by the handle."""
+    """Return an object of a Java interface whose single method is the handle."""
     return java_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(java_type(name), handle)
 
 
@@ -98,7 +98,7 @@ def _type(type_: Type) -> Any:
 
 
 def _boxed(value: Any) -> Any:
-    """Numbers as Java objects: pyjnius mistakes a list that starts with a bare number for an array of numbers."""
+    """Box a number: pyjnius mistakes a list that starts with a Python number for an array of numbers."""
     if isinstance(value, bool):
         return java_class("java.lang.Boolean")(value)
     if isinstance(value, float):

@@ -3,9 +3,9 @@
     rkit index VECTORS --indexer impact --output impact
     rkit search impact --queries QUERIES --k 1000 --output impact.trec
 
-The folder holds `lucene/` (an index that Pyserini's LuceneImpactSearcher opens too: its terms are the columns of the
-weights, and a term's frequency in a document is its weight, rounded to an integer), `ids.txt` and `impact.json` (the
-scale applied to the weights).
+The folder contains `lucene/` (an index that Pyserini's LuceneImpactSearcher can open too: its terms are the columns of
+the weights, and a term's frequency in a document is its weight, rounded to an integer), `ids.txt` and `impact.json`
+(the scale applied to the weights).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Impact(Indexer):
         bits: Bits per impact: the largest is 2**bits - 1.
         scale: Factor that weights are multiplied by before rounding; none = the largest weight becomes the largest
             impact. If a few weights are far larger than all others, a larger scale rounds the others more finely and
-            clips the few.
+            clips these few.
         sample: Number of texts used as queries over weights and over impacts, to report the share of common hits.
         threads: Threads for searching; none = one per processor. Does not affect hits.
     """
@@ -95,7 +95,7 @@ class Impact(Indexer):
         Returns:
             Counts of "texts", "terms" (impacts above 0), "terms_dropped" (weights rounded to 0), "terms_clipped";
             "relative_error", the change by rounding relative to the total weight; "overlap_at_10", the share of their
-            ten nearest texts that the sampled texts keep; "vectors_left_aside", if the folder has vectors.
+            ten nearest texts that the sampled texts keep; "vectors_left_aside": ignored vectors of the folder.
 
         Raises:
             UnsupportedError: The folder has no weights, has negative weights, or all weights round to 0.
@@ -159,14 +159,14 @@ class Impact(Indexer):
 
     @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query, the best texts, with ties in index order; exact with respect to impacts."""
+        """Return each query's best texts by the impacts, with ties in index order."""
         return self._search(queries, k)
 
     @alone
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """Like `search`, with a filter."""
+        """Search the allowed texts; the filter does not change scores."""
         return self._search(queries, k, allowed)
 
     def _search(
@@ -184,7 +184,7 @@ class Impact(Indexer):
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of the requested texts as in `search`; 0 for a text that shares no term, NaN for an unknown id."""
+        """Return the scores of the requested texts; 0 for a text that shares no term, NaN for an unknown id."""
         weights = self._weights_of(queries)
 
         def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
@@ -193,7 +193,7 @@ class Impact(Indexer):
         return scores_in_calls(list(map(self._ids.rows, ids)), score, most=HITS_IN_A_CALL)
 
     def _weights_of(self, queries: Representation) -> Any:
-        """A CSR of the queries' weights, divided by the scale so that scores match the original weights' scores."""
+        """Return a CSR of the queries' weights, divided by the scale, so that scores match the original weights'."""
         import scipy.sparse
 
         weights = viewed(queries, "weights").weights
@@ -243,17 +243,17 @@ class ImpactSearcher(DocumentSearcher):
     def rows_and_scores(
         self, queries: Any, k: int, *, threads: int, only: Any = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each row of a CSR of query weights, the rows and scores of its best texts, at most k; see `among`."""
+        """Return the rows and scores of the best texts, at most k, of each query in a CSR of weights; see `among`."""
         results = self.hits(among(_queries(queries), only), queries.shape[0], k, threads=threads)
         return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in results]
 
     def scores(self, queries: Any, rows: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-        """For each row of a CSR of query weights, the scores of the texts with these distinct, ascending rows."""
+        """Return each query's scores of texts by their distinct, ascending rows; `queries` is a CSR of weights."""
         return rescored(self._searcher, _queries(queries), rows, threads=threads)
 
 
 def as_text(impacts: Any) -> str:
-    """A line per row of a CSR, such as "37|12 105|3", built by vectorised operations."""
+    """Return a line per row of a CSR, such as "37|12 105|3", built by vectorised operations."""
     ends = impacts.indptr[1:] + np.arange(impacts.shape[0])
     entry = np.ones(impacts.nnz + impacts.shape[0], dtype=bool)
     entry[ends] = False
@@ -270,7 +270,7 @@ def as_text(impacts: Any) -> str:
 
 
 def _numerals(last: int) -> np.ndarray:
-    """The numbers from 0 to the last as characters, one row of bytes each."""
+    """Return the numbers from 0 to the last as characters, a row of bytes each."""
     width = len(str(last))
     return np.arange(last + 1).astype(f"S{width}").view(np.uint8).reshape(-1, width)
 
@@ -280,7 +280,7 @@ def _use_impacts(config: Any) -> None:
 
 
 def _queries(weights: Any) -> Any:
-    """The handle (position -> Lucene query) of a CSR of weights."""
+    """Return a handle (position -> Lucene query) of a CSR of weights."""
     mapper = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
     types = [java_type(name) for name in ("java.util.HashMap", "java.lang.String", "java.lang.Float")]
     parsed = mapper.getTypeFactory().constructMapType(*types)

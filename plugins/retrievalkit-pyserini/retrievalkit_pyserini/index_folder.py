@@ -42,7 +42,7 @@ def read_settings(path: Path, form: type[Part]) -> Part:
 
 @contextlib.contextmanager
 def index_expected(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "VECTORS"]) -> Iterator[None]:
-    """Turn failures to read or parse the files of an index into the error of `no_index`."""
+    """Replace errors in reading or parsing the files of an index by the error of `no_index`."""
     try:
         yield
     except (OSError, ValueError, ArtifactError):

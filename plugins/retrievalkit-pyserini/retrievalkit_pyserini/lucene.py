@@ -1,9 +1,9 @@
 """Writes and searches a Lucene index in bulk: one call into Java per batch of texts or queries.
 
-A call from Python into Java costs about ten microseconds, and reading a hit takes several calls. A batch of queries is
-therefore one Java program (see `bulk`), composed of method handles: query text -> Lucene query -> best hits. Hits are
-returned as Lucene's document numbers, which `Searcher.ids` maps to ids, so Lucene need not read a stored document for
-every hit.
+A call from Python into Java costs about ten microseconds, and reading a hit takes several. Therefore a batch of
+queries is a single Java program (see `bulk`), composed of method handles: query text -> Lucene query -> best hits.
+Hits are returned as Lucene's document numbers, which `Searcher.ids` maps to ids, so that Lucene need not read a stored
+document per hit.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Analysis:
     remove_stopwords: bool = True
 
     def arguments(self) -> list[str]:
-        """The arguments of Anserini's indexer for this analysis."""
+        """Return the arguments of Anserini's indexer for this analysis."""
         keep = [] if self.remove_stopwords else ["-keepStopwords"]
         return ["-language", self.language, "-stemmer", self.stemmer, *keep]
 
     def analyzer(self) -> Any:
-        """Lucene's analyzer for this analysis."""
+        """Return Lucene's analyzer for this analysis."""
         if self.language != "en":
             return java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(self.language)
         english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
@@ -70,14 +70,14 @@ class Writer(IndexWriting):
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", place, "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
-        # Analyse a word now to fail early with the reason: Thai, for example, needs the locale data of a complete JDK.
+        # Analyse a word now, to fail early: Thai, for example, needs the locale data of a complete JDK.
         with lucene_errors(f"tokenize texts in '{analysis.language}' (a complete JDK 21 in JAVA_HOME may help)"):
             java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
             writer = self._indexer.writer
             writer.getConfig().setRAMBufferSizeMB(write_buffer())
-        # Closed through Lucene's writer rather than Anserini's close, which only logs a full disk and continues.
+        # Closed by Lucene's writer: Anserini's close only logs a full disk and continues.
         super().__init__(folder, writer)
 
     def add(self, texts: Sequence[tuple[str, str]]) -> None:
@@ -120,7 +120,7 @@ class Searcher:
         self._anserini.set_rm3(None, terms, documents, original_weight, False, english_only)
 
     def ids(self) -> list[str]:
-        """The ids of all texts in the order of Lucene's document numbers."""
+        """Return the ids of all texts in the order of Lucene's document numbers."""
         read = method("org.apache.lucene.index.StoredFields", "document", "org.apache.lucene.document.Document", int)
         id_of = method("org.apache.lucene.document.Document", "get", "java.lang.String", "java.lang.String")
         read_id = then(bind(read, 0, self._anserini.reader.storedFields()), bind(id_of, 1, "id"))
@@ -135,15 +135,14 @@ class Searcher:
     def numbers_and_scores(
         self, queries: Sequence[str], k: int, *, threads: int, only: Any = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each query, Lucene's document numbers and the float32 scores of its best texts, at most k.
+        """Return the document numbers and float32 scores of each query's best texts, at most k.
 
         `only` is a Lucene query that restricts the texts; None = all.
 
-        Best first, ties in any order; if only some of the texts tied for the last place fit among the k, those with the
-        first ids do.
+        Best first, ties in any order; of texts tied for the last place, the first by id are returned.
         """
         most = min(k + k // SPARE + 1, len(self))
-        # Breaking ties by number takes Lucene three quarters of the time of ties by id, which it has to read.
+        # Breaking ties by number takes three quarters of the time of ties by id, which Lucene has to read.
         search = method(_SEARCHER, "search", TOP, _QUERY, int)
         search = bind(bind(search, 0, self._anserini.searcher), 1, most)
         hits = self._best(search, queries, threads, only)
@@ -156,7 +155,7 @@ class Searcher:
         return hits
 
     def _by_id(self, queries: Sequence[str], k: int, threads: int, only: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Like `numbers_and_scores`, for queries whose ties Lucene has to break by id."""
+        """Search like `numbers_and_scores`, with Lucene breaking ties by id."""
         if not queries:
             return []
         types = (_QUERY, int, "org.apache.lucene.search.Sort", bool)
@@ -172,19 +171,19 @@ class Searcher:
         return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in results]
 
     def few(self, query: str, k: int) -> list[tuple[str, float]]:
-        """The hits of one query as (id, score) from Anserini's full pipeline, with a few calls into Java per hit.
+        """Return the hits of a query as (id, score) from Anserini's full pipeline, with a few calls into Java per hit.
 
-        For few hits, this takes a fifth of the time of composing a program for a batch of queries.
+        For few hits, this takes a fifth of the time of a program for a batch of queries.
         """
         with lucene_errors("search"):
             return [(hit.docid, hit.score) for hit in self._anserini.search(java_text(query), k)]
 
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-        """For each query, the float32 scores of texts by document number; 0 for texts that share no term."""
+        """Return each query's float32 scores of texts by document number; 0 for texts that share no term."""
         return rescored(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
 
     def contributions(self, query: str, numbers: Sequence[int | None]) -> list[dict[str, float]]:
-        """The contribution of each query term to the scores of documents, largest first; None = not in the index."""
+        """Return each query term's contribution to documents' scores, largest first; {} for the number None."""
         searcher = self._anserini
         built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
         with lucene_errors("explain a score"):
@@ -197,7 +196,7 @@ class Searcher:
         return dict(sorted(values.items(), key=lambda item: -item[1]))
 
     def ids_and_scores(self, queries: Sequence[str], k: int, *, threads: int) -> list[list[tuple[str, float]]]:
-        """For each query, its hits as (id, score) from Anserini's full pipeline, including RM3; slower."""
+        """Return each query's hits as (id, score) from Anserini's full pipeline, including RM3; slower."""
         anserini = "io.anserini.search.SimpleSearcher"
         search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
         search = bind(bind(search, 0, self._anserini), 1, k)
@@ -205,7 +204,7 @@ class Searcher:
         return [[(name, score) for name, _, score in hits] for hits in results]
 
     def _queries(self, texts: Sequence[str]) -> Any:
-        """A handle (position -> Lucene query) of these texts."""
+        """Return a handle (position -> Lucene query) of these texts."""
         build = method(
             "io.anserini.search.query.BagOfWordsQueryGenerator",
             "buildQuery",
@@ -218,7 +217,7 @@ class Searcher:
 
 
 def part_ties(scores: np.ndarray) -> np.ndarray:
-    """Scores, best first, rounded to four decimals and lowered by a millionth for each tie with the preceding score.
+    """Round scores, best first, to four decimals, and lower each by a millionth per tie with the preceding score.
 
     Computed sequentially in float32, as in Anserini: each score is compared with the preceding, already lowered score.
     """
@@ -236,5 +235,5 @@ def part_ties(scores: np.ndarray) -> np.ndarray:
 
 
 def rounded(scores: np.ndarray) -> np.ndarray:
-    """Scores rounded to four decimals, in float32."""
+    """Round scores to four decimals, in float32."""
     return (np.floor(scores.astype(np.float64) * ROUNDING + 0.5) / ROUNDING).astype(np.float32)

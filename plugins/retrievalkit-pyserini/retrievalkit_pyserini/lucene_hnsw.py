@@ -3,7 +3,7 @@
     rkit index VECTORS --indexer lucene_hnsw --output hnsw
     rkit search hnsw --queries QUERIES --k 100 --output hnsw.trec
 
-The folder holds `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher can also open) and the vectors themselves,
+The folder contains `lucene/` (an index that Pyserini's LuceneHnswDenseSearcher can open too) and the vectors,
 hard-linked if possible, from which the scores of the graph's hits are computed.
 """
 
@@ -99,14 +99,14 @@ class LuceneHnsw(Indexer):
 
     @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
-        """For each query, the best texts that the graph search reaches; ties in index order."""
+        """Return each query's best texts among those that the graph search reaches; ties in index order."""
         return self._search(queries, k)
 
     @alone
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
-        """Like `search`, with a filter: if few texts pass, Lucene compares all of them."""
+        """Search the allowed texts; if they are few, Lucene compares all of them."""
         return self._search(queries, k, allowed)
 
     def _search(
@@ -126,17 +126,17 @@ class LuceneHnsw(Indexer):
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The scores of the requested texts over all of their vectors; NaN for an unknown id."""
+        """Return the scores of the requested texts over all of their vectors; NaN for an unknown id."""
         vectors_alone(queries, self._store.dim)
         return scores_of(queries, self._store, list(map(self._store.ids.rows, ids)))
 
     def _wanted(self, k: int) -> int:
-        """The number of vectors to retrieve so that they cover about k texts."""
+        """Return the number of vectors to retrieve so that they cover about k texts."""
         rows = int(self._store.rows)
         return min(rows, max(self.ef_search, k) * -(-rows // len(self._store)))
 
     def _candidates(self, queries: Representation, k: int, only: Any) -> list[np.ndarray]:
-        """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k if they exist."""
+        """Return the texts, ascending, whose vectors each query retrieves; at least k if they exist."""
         store = self._store
         vectors = vectors_alone(queries, store.dim).cpu()
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
@@ -167,7 +167,7 @@ def _check_source(source: VectorStore) -> None:
 
 
 def _by_query(rows: Sequence[np.ndarray], counts: Sequence[int]) -> Iterator[np.ndarray]:
-    """The concatenated hits of each query's vectors."""
+    """Concatenate the hits of each query's vectors."""
     start = 0
     for count in counts:
         yield np.concatenate([np.empty(0, dtype=np.int64), *rows[start : start + count]])
@@ -203,7 +203,7 @@ class GraphSearcher(DocumentSearcher):
     """Searches an index of vectors, many queries at a time."""
 
     def rows(self, queries: np.ndarray, wanted: int, *, threads: int, only: Any = None) -> list[np.ndarray]:
-        """For each query vector (queries, dim), the rows of its nearest vectors, about `wanted`, best first.
+        """Return the rows of the vectors nearest to each query vector (queries, dim), about `wanted`, best first.
 
         `only` is a Lucene query that restricts the vectors; None = all.
         """

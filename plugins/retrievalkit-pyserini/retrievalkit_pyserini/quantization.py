@@ -1,4 +1,4 @@
-"""Quantisation of weights to integers, and measures of the loss."""
+"""Quantisation of weights to integers, and measures of its loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Quantizer:
     levels: int
 
     def __call__(self, weights: Any) -> Any:
-        """The impacts of a CSR of weights, as a CSR of int32 without zeros."""
+        """Return the impacts of a CSR of weights, as a CSR of int32 without zeros."""
         impacts = weights.astype(np.float64)
         impacts.data = np.clip(np.rint(impacts.data * self.scale), 0, self.levels)
         impacts = impacts.astype(np.int32)
@@ -71,7 +71,7 @@ class Loss:
             best.add(first, (self.queries @ texts.T).toarray(), self.rows)
 
     def report(self) -> dict[str, float]:
-        """The loss: terms rounded to 0, terms clipped, the relative error, and the share of hits preserved."""
+        """Report terms rounded to 0, terms clipped, the relative error, and the share of hits preserved."""
         pairs = zip(self._exact.hits(), self._rounded.hits(), strict=True)
         shares = [len(exact & rounded) / len(exact) for exact, rounded in pairs if exact]
         counts = {"terms": self.terms, "terms_dropped": self.dropped, "terms_clipped": self.clipped}
@@ -101,7 +101,7 @@ class _Best:
 
 
 def heaviest(weights: Any, most: int) -> Any:
-    """A CSR with only the `most` largest weights of each row."""
+    """Keep the `most` largest weights of each row of a CSR."""
     largest = weights.copy()
     for start, end in zip(largest.indptr[:-1], largest.indptr[1:], strict=True):
         largest.data[start:end][np.argsort(-largest.data[start:end], kind="stable")[most:]] = 0

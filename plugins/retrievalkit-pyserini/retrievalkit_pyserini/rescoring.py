@@ -1,6 +1,6 @@
 """Scores of requested documents, many queries per call.
 
-Callers may request documents in any order, repeatedly, or missing; Lucene scores distinct documents in ascending order.
+Callers may request documents in any order, repeated or missing; Lucene scores distinct documents in ascending order.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _placed(numbers: np.ndarray, inside: np.ndarray, scores: np.ndarray) -> np.n
 
 
 def rescored(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
-    """The float32 scores of documents for queries, 0 if a document does not match.
+    """Score documents for queries in float32; 0 if a document does not match.
 
     Args:
         searcher: Lucene's IndexSearcher.
@@ -80,14 +80,14 @@ def rescored(searcher: Any, queries: Any, numbers: Sequence[np.ndarray], *, thre
     lucene = "org.apache.lucene.search"
     types = (f"{lucene}.IndexSearcher", TOP, f"{lucene}.Query", "double", int)
     rescore = static_method(f"{lucene}.QueryRescorer", "rescore", TOP, *types)
-    # The rescorer adds weight * score to the previous score, which is 0 here; with weight 1 that is the score itself.
+    # The rescorer adds weight * score to the previous score, here 1 * score to 0.
     rescore = bind(bind(rescore, 3, java_class("java.lang.Double")(1.0), max(most, 1)), 0, searcher)
     results = best(gather(rescore, documents(numbers), queries), len(numbers), threads)
     return [hits[np.argsort(hits[:, 0]), 1].astype(np.float32) for hits in results]
 
 
 def documents(numbers: Sequence[np.ndarray]) -> Any:
-    """A handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
+    """Return a handle (position -> Lucene's TopDocs) of lists of document numbers, each with the score 0."""
     ends = np.cumsum(list(map(len, numbers)), dtype=np.int64)
     stream, function = "java.util.stream.IntStream", "java.util.function.IntFunction"
     scored, array = "org.apache.lucene.search.ScoreDoc", "[Lorg.apache.lucene.search.ScoreDoc;"

@@ -1,4 +1,4 @@
-"""The indexer against Pyserini's own searcher, and against BM25 written down once more."""
+"""The indexer `bm25` compared with Pyserini's searcher and with a reference of BM25."""
 
 import math
 import re
@@ -39,7 +39,7 @@ def assert_same(hits, expected):
 
 
 @pytest.mark.parametrize("k", [1, 10, 1000])
-def test_hits_are_those_of_pyserini(index, folder, pyserini, k, queries):
+def test_hits_equal_those_of_pyserini(index, folder, pyserini, k, queries):
     """Ids and scores equal LuceneSearcher.search on the same index, ties and special characters included."""
     searcher = pyserini.LuceneSearcher(str(folder / "lucene"))
     ids, scores = zip(*(of_pyserini(searcher, query, k) for query in queries), strict=True)
@@ -47,7 +47,7 @@ def test_hits_are_those_of_pyserini(index, folder, pyserini, k, queries):
 
 
 @pytest.mark.parametrize("k", [1, 10, bm25.FEW, bm25.FEW + 1])
-def test_a_query_alone_finds_what_it_finds_among_others(index, k, queries):
+def test_a_single_query_has_the_same_hits_as_in_a_batch(index, k, queries):
     for query, *among in zip(queries, *index.search(queries, k), strict=True):
         assert_same(index.search([query], k), ([among[0]], [among[1]]))
 
@@ -62,7 +62,7 @@ def test_any_text_is_a_query(index, folder, pyserini, text):
 
 
 def reference(texts, query, k1, b):
-    """BM25 as Lucene has it (no factor k1 + 1), for texts of up to 40 words, whose lengths Lucene keeps exactly."""
+    """Compute Lucene's BM25 (no factor k1 + 1) for texts of up to 40 words, whose lengths Lucene stores exactly."""
     documents = {name: Counter(re.findall(r"\w+", text.lower())) for name, text in texts.items()}
     average = sum(map(Counter.total, documents.values())) / len(documents)
     scores = Counter()
@@ -86,7 +86,7 @@ def test_scores_are_bm25(tmp_path, corpus, k1, b):
     np.testing.assert_allclose(scores, [expected[name] for name in ids], atol=2e-4)
 
 
-def test_several_threads_of_python_search_at_once(folder, queries):
+def test_several_python_threads_search_concurrently(folder, queries):
     index = BM25()
     index.open(folder)
     few = list(queries)[:3]
@@ -103,8 +103,8 @@ def test_several_threads_of_python_search_at_once(folder, queries):
         assert all(answer == expected for answer in pool.map(lambda _: answers(), range(40)))
 
 
-def test_scores_of_given_texts(index, queries, passages, monkeypatch):
-    """Given texts get the scores that search has before it sets equal ones apart, in any order; the others 0."""
+def test_scores_of_requested_texts(index, queries, passages, monkeypatch):
+    """They equal those of search before ties are broken, in any order; other texts score 0."""
     names = [passage.id for passage in passages]
     rankings = list(zip(*index.search(queries, len(names)), strict=True))
     documents = [names[::-1], names[7:9] * 2, [], *[names] * (len(queries) - 3)]
@@ -120,8 +120,8 @@ def test_scores_of_given_texts(index, queries, passages, monkeypatch):
             np.testing.assert_array_equal(ours, all_scores[[names.index(name) for name in some]])
 
 
-def test_scores_of_texts_that_are_not_there(tmp_path, index, folder):
-    """Unknown ids and empty texts have no score (NaN); no query gives none; rm3 cannot score given texts."""
+def test_scores_of_unknown_texts(tmp_path, index, folder):
+    """Unknown ids and empty texts have no score (NaN); rm3 cannot score requested texts."""
     built(tmp_path, Corpus.of([Passage("1", "", "violin"), Passage("2", "", " ")]))
     small = BM25()
     small.open(tmp_path)
@@ -135,8 +135,8 @@ def test_scores_of_texts_that_are_not_there(tmp_path, index, folder):
 
 
 @pytest.mark.parametrize("k", [1, 3, 30, 39, 40, 41])
-def test_the_first_ids_of_many_equal_texts_are_found(tmp_path, k):
-    """Where k cuts a group of equal texts, those with the first ids stay, also far behind in the index."""
+def test_of_many_equal_texts_those_with_the_first_ids_are_hits(tmp_path, k):
+    """Their position in the index does not matter."""
     names = [f"{number * 7 % 40:02}" for number in range(40)]
     index = built(
         tmp_path, Corpus.of([Passage("best", "", "violin violin")] + [Passage(n, "", "a violin") for n in names])
@@ -155,13 +155,13 @@ def test_the_first_ids_of_many_equal_texts_are_found(tmp_path, k):
     ],
     ids=["many words", "half a character", "zero"],
 )
-def test_any_text_is_indexed_and_asked_for(tmp_path, text, query):
+def test_any_text_can_be_indexed_and_be_a_query(tmp_path, text, query):
     index = built(tmp_path, Corpus.of([Passage("1", "", text), Passage("2", "", "other word")]))
     assert index.search([query], 2)[0] == [["1"]]
 
 
-def test_empty_texts_are_counted_and_never_found(tmp_path, queries, passages):
-    """Passages without a text are told apart in the counts, and leave the others' scores as they are."""
+def test_empty_texts_are_counted_and_are_never_hits(tmp_path, queries, passages):
+    """They do not change the scores of other texts."""
     filled = passages[:50]
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -182,13 +182,13 @@ def test_empty_texts_are_counted_and_never_found(tmp_path, queries, passages):
     ],
 )
 def test_a_bad_corpus_leaves_nothing(tmp_path, bad, problem):
-    """Duplicate ids, no passages, no texts and ids that fill two lines are errors, and leave an empty folder."""
+    """Duplicate ids, no passages, no texts and ids with a line break are errors, and leave an empty folder."""
     with pytest.raises(DataError, match=problem):
         BM25().build(Corpus.of(bad), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_analysis_must_be_the_index_s_own(folder):
+def test_other_analysis_options_than_the_indexs_are_refused(folder):
     with pytest.raises(ArtifactError, match=r"built with .*stemmer=porter.* but the options are .*stemmer=none"):
         BM25(stemmer="none").open(folder)
     with pytest.raises(ArtifactError, match="without rm3"):
@@ -226,7 +226,7 @@ def test_every_language_has_its_analyzer(tmp_path):
 
 
 def test_storing_the_texts(tmp_path, corpus, pyserini):
-    """With store, Pyserini reads the texts from the index; without, the index is without them."""
+    """Only with store can Pyserini read the texts from the index."""
     for store in (True, False):
         folder = tmp_path / str(store)
         folder.mkdir()
@@ -235,9 +235,9 @@ def test_storing_the_texts(tmp_path, corpus, pyserini):
         assert (document.raw() is not None) is store
 
 
-def test_rm3_is_pyserini_s(tmp_path, pyserini, passages):
-    """With rm3, hits equal Pyserini's RM3 with the same settings, and each setting changes them."""
-    # RM3 takes no term that more than a tenth of the texts have.
+def test_rm3_equals_that_of_pyserini(tmp_path, pyserini, passages):
+    """Hits equal Pyserini's with the same settings, and each setting changes them."""
+    # RM3 adds no term that occurs in more than a tenth of the texts.
     words = "topic{} detail{} point{} case{}"
     rare = [f"{passage.text} {words.format(n % 37, n % 53, n % 29, n % 71)}" for n, passage in enumerate(passages)]
     corpus = Corpus.of(Passage(str(number), "", text) for number, text in enumerate(rare))
@@ -276,13 +276,13 @@ def test_rm3_is_pyserini_s(tmp_path, pyserini, passages):
         *((name, {"threads": 0}, "threads") for name in ("bm25", "impact", "lucene_hnsw")),
     ],
 )
-def test_options_that_cannot_be(indexer, options, problem):
+def test_invalid_options_are_refused(indexer, options, problem):
     with pytest.raises(OptionError, match=problem):
         create("indexer", indexer, **options)
 
 
 def test_relative_folders_follow_the_working_directory(tmp_path, monkeypatch):
-    """Java keeps the directory it was started in; Python's may have changed since."""
+    """Java keeps the directory that it was started in, but Python's may change."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)

@@ -1,4 +1,4 @@
-"""The classic collection CACM, where it is at hand."""
+"""The classic collection CACM, if available."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not CACM.is_dir(), reason="RKIT_SHARED_DATA has 
 
 
 def test_cacm(tmp_path):
-    """What was measured once comes out; Anserini has AP 0.3123 and P@30 0.1942, on records with more fields."""
+    """Metrics equal those measured before; Anserini has AP 0.3123 and P@30 0.1942 on records with more fields."""
     index = rk.Index.build(CACM, None, tmp_path / "index", indexer="bm25")
     assert len(index) == 3204
     scores = index.search(CACM, k=1000).evaluate(CACM, "AP P@30 nDCG@10")
@@ -26,9 +26,9 @@ def test_cacm(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
-    """Index and search by Pyserini's own commands, and by rkit's: the two runs have the same hits and scores."""
-    # Pyserini takes a file for one of its own topics where its path says 'cacm'.
+def test_the_run_equals_that_of_pyserinis_command_line(tmp_path):
+    """Pyserini's commands and rkit's give runs with the same hits and scores."""
+    # Pyserini mistakes a file whose path contains 'cacm' for its own topics.
     collection, queries = tmp_path / "collection", tmp_path / "queries.tsv"
     collection.mkdir()
     with (collection / "texts.jsonl").open("w", encoding="utf-8") as stream:
@@ -46,7 +46,7 @@ def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
     pyserini("pyserini.search.lucene", "--index", str(theirs), "--topics", str(queries), *output)
     index = rk.Index.build(CACM / "corpus.jsonl.gz", None, tmp_path / "rkit", indexer="bm25")
     index.search(queries, k=100).save(tmp_path / "rkit.trec")
-    # Line by line: Pyserini writes six decimals, by which scores that it tells apart read as equal.
+    # Line by line: with the six decimals that Pyserini writes, different scores may read as equal.
     expected, own = lines(tmp_path / "pyserini.trec"), lines(tmp_path / "rkit.trec")
     assert len(own) > 3000
     assert [row[:4] for row in own] == [row[:4] for row in expected]
@@ -54,13 +54,13 @@ def test_the_same_run_as_on_pyserini_s_command_line(tmp_path):
 
 
 def lines(run):
-    """The fields of a run's lines, in the order of the queries' numbers."""
+    """Return the fields of a run's lines, in the order of the queries' numbers."""
     rows = [line.split() for line in run.read_text(encoding="utf-8").splitlines()]
     return sorted(rows, key=lambda row: (int(row[0]), int(row[3])))
 
 
 def pyserini(program, *arguments):
-    """Run one of Pyserini's programs, on the Java that was installed along, with Anserini's own settings."""
+    """Run a program of Pyserini on the installed Java, with Anserini's own settings."""
     code = """
 import runpy, sys, jnius_config
 from retrievalkit_pyserini import java

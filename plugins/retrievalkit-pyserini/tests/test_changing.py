@@ -1,4 +1,4 @@
-"""An index of BM25 that is changed gives the hits and scores of an index built anew."""
+"""A changed BM25 index has the hits and scores of a newly built index."""
 
 import json
 
@@ -65,8 +65,8 @@ changes = st.lists(
 
 @given(first=some, changes=changes)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, first, changes):
-    """Document frequencies, lengths and ties too; texts without a word are counted, and never found."""
+def test_a_changed_index_equals_a_newly_built_index(tmp_path_factory, first, changes):
+    """Document frequencies, lengths and ties agree; texts without words are counted, and are never hits."""
     tmp_path, held = tmp_path_factory.mktemp("change"), {**first, "p0": 0}
     index = build(tmp_path / "index", held)
     for what, which in changes:
@@ -82,14 +82,14 @@ def test_any_changes_give_what_an_index_built_anew_gives(tmp_path_factory, first
             held = {name: version for name, version in held.items() if name not in which}
         else:
             change_index(index, compact=True)
-    anew = build(tmp_path / "anew", held)
+    anew = build(tmp_path / "new", held)
     assert_same(index, anew)
     counts, wanted = (read_manifest(place, "index")["counts"] for place in (index, anew))
     assert (counts["texts"], counts["empty"]) == (wanted["texts"], wanted["empty"])
 
 
 def vectors(folder, names, *, weights):
-    """A vectors folder; of whole numbers, so that no sum is rounded."""
+    """Write a vectors folder of integers, so that no sum is rounded."""
     folder.mkdir()
     writer = VectorWriter(folder)
     rows = [np.random.default_rng(int(name[1:])).integers(0, 5, 8).astype(np.float32) for name in names]
@@ -103,33 +103,33 @@ def vectors(folder, names, *, weights):
     ("indexer", "options"), [("lucene_hnsw", {}), ("impact", {"scale": 10.0, "sample": 0})], ids=["hnsw", "impact"]
 )
 def test_vectors_in_lucene_are_changed_in_segments(tmp_path, indexer, options):
-    """Each a Lucene index of its own; of so few texts a graph misses none."""
+    """Each segment is a Lucene index; a graph of so few texts is exact."""
     weights = indexer == "impact"
     build = {"indexer": indexer, "options": options}
     build_index(vectors(tmp_path / "v", NAMES[:5], weights=weights), output=tmp_path / "index", **build)
     more = vectors(tmp_path / "more", NAMES[4:], weights=weights)
     change_index(tmp_path / "index", delete=["p1"], add=more)
     left = [*NAMES[:1], *NAMES[2:]]
-    build_index(vectors(tmp_path / "all", left, weights=weights), output=tmp_path / "anew", **build)
+    build_index(vectors(tmp_path / "all", left, weights=weights), output=tmp_path / "new", **build)
     numbers = torch.arange(16.0).reshape(2, 1, 8)
     queries = Representation(weights=numbers[:, 0]) if weights else Representation(numbers)
     (ids, scores), (wanted, right) = (
-        open_index(tmp_path / name).indexer.search(queries, 6) for name in ("index", "anew")
+        open_index(tmp_path / name).indexer.search(queries, 6) for name in ("index", "new")
     )
     assert ids == wanted
     np.testing.assert_allclose(scores, right, rtol=1e-6)
 
 
-def test_impacts_whose_scale_depends_on_all_texts_are_refused(tmp_path):
+def test_adding_impacts_without_a_fixed_scale_is_refused(tmp_path):
     build_index(vectors(tmp_path / "v", NAMES[:5], weights=True), indexer="impact", output=tmp_path / "index")
     with pytest.raises(UnsupportedError, match=r"is built from all texts together .*Index the whole corpus"):
         change_index(tmp_path / "index", add=vectors(tmp_path / "more", NAMES[5:], weights=True))
 
 
-def test_shards_joined_are_as_an_index_built_at_once(tmp_path):
-    """Scores to the last bit, since the statistics are those of all texts; texts without a word count."""
+def test_joined_shards_equal_a_single_build(tmp_path):
+    """Scores are equal to the last bit, as the statistics cover all texts; texts without words count."""
     texts = {name: number % 3 for number, name in enumerate(NAMES)} | {"p8": 3}
-    sharded, whole = build(tmp_path / "index", texts, shards=3), build(tmp_path / "anew", texts)
+    sharded, whole = build(tmp_path / "index", texts, shards=3), build(tmp_path / "new", texts)
     assert_same(sharded, whole)
     assert read_manifest(sharded, "index")["counts"] == read_manifest(whole, "index")["counts"]
     assert [path.name for path in sharded.iterdir() if path.name.startswith((".", "segments"))] == []

@@ -1,4 +1,4 @@
-"""Java starts from an archive of Lucene's classes once it was made, and without it where it does not fit."""
+"""Java starts from an archive of Lucene's classes if it exists and fits, and otherwise without."""
 
 import os
 import subprocess
@@ -48,11 +48,11 @@ def test_java_starts_from_the_archive(archive, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["cut", "other"])
-def test_a_damaged_archive_is_passed_over(archive, tmp_path, content):
+def test_a_damaged_archive_is_ignored(archive, tmp_path, content):
     folder = tmp_path / "retrievalkit" / "java"
     folder.mkdir(parents=True)
     whole = archive.read_bytes()
-    damaged = {"cut": whole[: len(whole) // 2], "other": b"no archive " * 1000}[content]
+    damaged = {"cut": whole[: len(whole) // 2], "other": b"not an archive " * 1000}[content]
     (folder / archive.name).write_bytes(damaged)
     assert run(SHARES, tmp_path) == (1, "", "")
 

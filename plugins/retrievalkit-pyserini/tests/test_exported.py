@@ -1,4 +1,4 @@
-"""What `rkit export --to pyserini` writes opens in Pyserini's own encoders and FaissSearcher, with equal vectors."""
+"""Exports of `rkit export --to pyserini` open in Pyserini's encoders and FaissSearcher, with equal vectors."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def flags_of(folder, program):
         ("self_contrastive", {}, {"layers": (1, 2)}),
     ],
 )
-def test_the_encoder_auto_gives_equal_vectors(checkpoint, tmp_path, pooler, encoder, options):
-    """With the options in the README: pooling, normalisation, prefixes, lengths and how titles are joined."""
+def test_pyserinis_auto_encoder_gives_equal_vectors(checkpoint, tmp_path, pooler, encoder, options):
+    """With the options in the README: pooling, normalisation, prefixes, lengths and titles."""
     module, output = pyserini_module("pyserini.encode"), tmp_path / "exported"
     source = checkpoint(pooler, encoder, **options)
     rkit("export", source, output, "--to", "pyserini")
@@ -74,7 +74,7 @@ def test_the_encoder_auto_gives_equal_vectors(checkpoint, tmp_path, pooler, enco
     representation = documents.encode(
         list(texts), titles=list(titles), max_length=int(encode["--max-length"]), add_sep="--add-sep" in encode
     )
-    if "--prefix" not in encode:  # Pyserini puts a prefix in front of the text, behind the title
+    if "--prefix" not in encode:  # Pyserini puts a prefix between title and text
         expected = ours.encode(PASSAGES, "document").vectors[:, 0]
         np.testing.assert_allclose(representation, expected, rtol=1e-3, atol=1e-4)
     queries = module.AutoQueryEncoder(str(folders[1]), prefix=search.get("--query-prefix"), **shape)
@@ -82,8 +82,8 @@ def test_the_encoder_auto_gives_equal_vectors(checkpoint, tmp_path, pooler, enco
     np.testing.assert_allclose([queries.encode(query) for query in QUERIES], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_splade_differs_by_rounding_alone(checkpoint, tmp_path):
-    """Pyserini makes whole numbers of weights, in steps of 5/256."""
+def test_splade_differs_only_by_rounding(checkpoint, tmp_path):
+    """Pyserini rounds weights to integers, in steps of 5/256."""
     module, output = pyserini_module("pyserini.encode"), tmp_path / "exported"
     source = checkpoint("dense_sparse", {}, views="sparse", pooled_tokens="all", top_k=None)
     rkit("export", source, output, "--to", "pyserini")

@@ -1,4 +1,4 @@
-"""BM25 and dense vectors in one command: fused by hand-checked sums, tuned, explained and asked at a prompt."""
+"""BM25 and dense vectors in one command: fused and explained."""
 
 import json
 
@@ -28,8 +28,8 @@ def indexes(tmp_path_factory):
     return folder
 
 
-def test_hits_say_which_terms_lucene_counted(indexes):
-    """Stems, whose contributions add up to the score, and mark the words of the text."""
+def test_hits_are_explained_by_lucenes_terms(indexes):
+    """The contributions of stems add up to the score, and the matching words are marked."""
     weights = ("--fusion", "linear", "--normalization", "min_max", "--weights", "0.99,0.01")
     options = ("search", indexes / "bm25", indexes / "dense", *weights, "--query", "languages spoken in Peru")
     value = json.loads(rkit(*options, "--k", 1, "--json").stdout)

@@ -1,4 +1,4 @@
-"""The impact index against products of matrices, and against Pyserini's own searcher."""
+"""The indexer `impact` compared with matrix products and with Pyserini's searcher."""
 
 import numpy as np
 import pytest
@@ -28,14 +28,14 @@ def rounded(weights, scale, levels):
 
 
 def brute_force(queries, impacts, scale, k):
-    """For each query the texts of greatest score, equal ones in their order, without those that share no term."""
+    """Yield each query's best texts and scores, ties in index order, without texts that share no term."""
     for scores in queries.astype(np.float64) @ impacts.T / scale:
         best = np.argsort(-scores, kind="stable")[:k]
         yield best[scores[best] > 0], scores[best][scores[best] > 0]
 
 
 @pytest.mark.parametrize("k", [3, 1000])
-def test_hits_are_those_of_the_rounded_weights(tmp_path, store, random_weights, k):
+def test_hits_equal_those_of_the_rounded_weights(tmp_path, store, random_weights, k):
     weights, queries = random_weights(300), random_weights(20, seed=1)
     index, counts = built(store(300, weights=weights), tmp_path / "index")
     scale = 255 / weights.max()
@@ -51,7 +51,7 @@ def test_hits_are_those_of_the_rounded_weights(tmp_path, store, random_weights, 
 
 
 def test_pyserini_opens_it(tmp_path, store, random_weights, pyserini_import):
-    """LuceneImpactSearcher opens the folder and finds the same with whole query weights; terms are column numbers."""
+    """LuceneImpactSearcher finds the same texts for integer query weights; terms are column numbers."""
     from retrievalkit_pyserini.java import pyserini_module
 
     del pyserini_import
@@ -74,7 +74,7 @@ def test_pyserini_opens_it(tmp_path, store, random_weights, pyserini_import):
 
 
 def test_more_bits_lose_less(tmp_path, store, random_weights):
-    """The report of what rounding loses falls with the bits; what many bits find is what exact weights find."""
+    """The reported loss falls with the bits; with many bits, hits equal those of exact weights."""
     weights, queries = random_weights(200), random_weights(10, seed=1)
     source = store(200, weights=weights)
     errors, shares = [], []
@@ -92,7 +92,7 @@ def test_more_bits_lose_less(tmp_path, store, random_weights):
 
 
 def test_scale(tmp_path, store):
-    """With a scale of one's own small weights come to 0 and great ones are clipped, and both are counted."""
+    """A user's scale rounds small weights to 0 and clips large weights; both are counted."""
     weights = np.array([[0.02, 1.0, 0.0], [0.0, 0.3, 90.0]], dtype=np.float32)
     index, counts = built(store(2, weights=weights), tmp_path / "index", scale=10.0)
     assert (counts["terms"], counts["terms_dropped"], counts["terms_clipped"]) == (3, 1, 1)
@@ -103,7 +103,7 @@ def test_scale(tmp_path, store):
 
 
 def test_the_loss_by_hand():
-    """Two texts find each other; after rounding away what they share, one has nothing left to find."""
+    """Two texts find each other, until rounding removes the term that they share."""
     weights = scipy.sparse.csr_matrix(np.array([[1.0, 0.4, 0.0], [0.0, 0.4, 2.0]], dtype=np.float32))
     quantizer = Quantizer(scale=1.0, levels=255)
     impacts = quantizer(weights)
@@ -124,7 +124,7 @@ def test_the_heaviest_terms():
     assert heaviest(weights, 2).toarray().tolist() == [[3, 0, 2, 0], [0, 0, 5, 0], [0, 0, 0, 0]]
 
 
-def test_vectors_are_left_aside(tmp_path, store, random_weights):
+def test_vectors_are_ignored(tmp_path, store, random_weights):
     weights = random_weights(30)
     vectors = np.ones((30, 2, 4), dtype=np.float32)
     index, counts = built(store(30, weights=weights, vectors=vectors), tmp_path / "index")
@@ -142,7 +142,7 @@ def test_vectors_are_left_aside(tmp_path, store, random_weights):
         ("weights", {"scale": 1e-6}, "are 0 when multiplied"),
     ],
 )
-def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, problem):
+def test_unsuitable_weights_are_refused(tmp_path, store, random_weights, kind, options, problem):
     weights = random_weights(20)
     parts = {
         "vectors": {"vectors": np.ones((20, 1, 4), dtype=np.float32)},
@@ -157,7 +157,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights, kind, options, 
     assert not list(folder.iterdir())
 
 
-def test_queries_that_do_not_fit(tmp_path, store, random_weights):
+def test_unsuitable_queries_are_refused(tmp_path, store, random_weights):
     index, _ = built(store(20, weights=random_weights(20)), tmp_path / "index")
     with pytest.raises(UnsupportedError, match="queries have none"):
         index.search(Representation(vectors=torch.ones(1, 1, 4)), 5)

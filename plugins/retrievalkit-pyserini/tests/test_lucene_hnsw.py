@@ -1,4 +1,4 @@
-"""The graph of vectors against comparing with all of them; with a search as wide as the index, both find the same."""
+"""The graph compared with brute force: a search as wide as the index finds the same texts."""
 
 import numpy as np
 import pytest
@@ -38,15 +38,15 @@ def assert_exact(index, queries, documents, k):
 
 @pytest.mark.parametrize("k", [1, 10, 1000])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_one_vector_a_text(tmp_path, store, k, threads):
+def test_one_vector_per_text(tmp_path, store, k, threads):
     vectors = drawn(250)
     index, counts = built(store(250, vectors=vectors), tmp_path / "index", ef_search=250, threads=threads)
     assert counts == {"texts": 250, "vectors": 250}
     assert_exact(index, representation(drawn(12, seed=1)), representation(vectors), k)
 
 
-def test_several_vectors_a_text(tmp_path, store):
-    """The best of a text's vectors counts; a query of several vectors gets the sum of its best (MaxSim)."""
+def test_several_vectors_per_text(tmp_path, store):
+    """The best vector of a text counts; the score of several query vectors is the sum of the best matches (MaxSim)."""
     vectors = drawn(60, m=3)
     index, _ = built(store(60, vectors=vectors), tmp_path / "index", ef_search=60)
     assert_exact(index, representation(drawn(6, seed=1)), representation(vectors), 20)
@@ -55,7 +55,7 @@ def test_several_vectors_a_text(tmp_path, store):
 
 
 def test_a_varying_number_of_vectors(tmp_path, store):
-    """Texts with one to nine vectors are found by any of them, and k texts are found where one has most vectors."""
+    """Texts with one to nine vectors are found by any of them; there are k hits even if a text has most vectors."""
     counts = np.array([9, 1, 2, 1, 3, 1, 1, 2])
     rows = drawn(counts.sum())[:, 0]
     rows[:9] *= 5
@@ -65,7 +65,7 @@ def test_a_varying_number_of_vectors(tmp_path, store):
     assert_exact(index, representation(drawn(5, seed=1)), representation(padded, mask), 8)
 
 
-def test_a_wider_search_finds_more(tmp_path, store):
+def test_a_wider_search_has_higher_recall(tmp_path, store):
     vectors, queries = drawn(900, dim=24), drawn(30, dim=24, seed=1)
     exact = all_scores(representation(queries), representation(vectors)).numpy()
     best = [{f"t{row}" for row in np.argsort(-of_query)[:10]} for of_query in exact]
@@ -97,7 +97,7 @@ def test_long_vectors_and_half_precision(tmp_path, store):
     assert_exact(index, representation(drawn(2, dim=1024, seed=1)), representation(vectors.astype(np.float32)), 3)
 
 
-def test_what_cannot_be_indexed(tmp_path, store, random_weights):
+def test_unsuitable_vectors_are_refused(tmp_path, store, random_weights):
     folder = tmp_path / "index"
     folder.mkdir()
     for name, problem, part in (
@@ -110,7 +110,7 @@ def test_what_cannot_be_indexed(tmp_path, store, random_weights):
     assert not list(folder.iterdir())
 
 
-def test_queries_that_do_not_fit(tmp_path, store):
+def test_unsuitable_queries_are_refused(tmp_path, store):
     index, _ = built(store(10, vectors=drawn(10)), tmp_path / "index")
     with pytest.raises(UnsupportedError, match="have weights"):
         index.search(Representation(weights=torch.ones(1, 5)), 5)

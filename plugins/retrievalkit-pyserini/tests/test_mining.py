@@ -1,4 +1,4 @@
-"""Mining from Lucene by the command line: BM25 alone, its options, and beside a run."""
+"""Mining with BM25 on the command line: alone, with options, and fused with a run."""
 
 import json
 
@@ -10,7 +10,7 @@ from retrievalkit.cli import main
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, passages):
-    """The passages, and fifty examples: each question is its passage's last six words."""
+    """The passages, and fifty examples whose questions are the last six words of a passage."""
     folder = tmp_path_factory.mktemp("mining")
     rows = [{"_id": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -33,8 +33,8 @@ def mine(data, *arguments, output):
     return json.loads(ran.stdout), [json.loads(line) for line in output.read_text().splitlines()]
 
 
-def test_bm25_finds_negatives_that_look_like_the_positive(data, tmp_path, passages):
-    """They share words with the question, and none has the text of the positive; copies of it are there and go."""
+def test_negatives_of_bm25_resemble_the_positive(data, tmp_path, passages):
+    """They share words with the question; copies of the positive are dropped."""
     audit, rows = mine(data, "--from", "bm25", "--depth", 50, "--near-duplicates", 0.9, output=tmp_path / "out.jsonl")
     texts = {passage.id: passage.text for passage in passages}
     assert audit["source"] == {"source": "bm25", "kind": "bm25"}
@@ -49,8 +49,8 @@ def test_bm25_finds_negatives_that_look_like_the_positive(data, tmp_path, passag
     }
 
 
-def test_options_reach_the_index_and_a_run_takes_part(data, tmp_path):
-    """With all weight on the run, its hits alone are mined; k1 changes what BM25 finds."""
+def test_options_reach_the_index_and_a_run_is_fused(data, tmp_path):
+    """If the run has all the weight, only its hits are mined; k1 and b change the hits of BM25."""
     run = tmp_path / "run.trec"
     run.write_text(
         "".join(f"qp{n:04d} Q0 p{(n + place) % 400:04d} 1 {9 - place} t\n" for n in range(50) for place in range(5))

@@ -1,4 +1,4 @@
-"""Searches with keywords, and the fusion of whole runs, query by query, that tests compare searches with."""
+"""Searches with keyword options, and the fusion of whole runs as a reference for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrievalkit.search.searcher import Searcher, find
 
 
 def search(indexes, *, queries, k=1000, model=None, options=None, note=notices.note, **named):
-    """The run of queries."""
+    """Search; return the run."""
     chosen = HybridOptions(**check_options("search", HybridOptions, named))
     fusion = chosen.fused(len(indexes))
     searcher = Searcher(indexes, model=model, options=options, note=note)
@@ -19,7 +19,7 @@ def search(indexes, *, queries, k=1000, model=None, options=None, note=notices.n
 
 
 def fuse(runs, *, method="rrf", k=None, depth=1000, **named):
-    """Several runs as one, best first; queries in order of first appearance."""
+    """Fuse runs; queries are in order of first appearance."""
     options = FusionOptions(**check_options("fuse", FusionOptions, {"fusion": method, "rrf_k": k, **named}))
     fusion = options.fused(0)
     fusion.weights_of(len(runs))

@@ -28,7 +28,7 @@ class Repository:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Requests of huggingface_hub that create a repository, commit files without LFS, list files and download them."""
+    """Handler of huggingface_hub's requests: create a repository, commit files without LFS, list and download files."""
 
     protocol_version = "HTTP/1.1"
 
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(content={"success": True, "commitOid": commit, "commitUrl": f"/{name}/commit/{commit}"})
 
     def validated(self, card):
-        """The hub refuses a card whose base model is not the name of a model."""
+        """Answer the validation of a card, whose base model must be the name of a model."""
         metadata = yaml.safe_load(card.split("---")[1])
         try:
             if "base_model" in metadata:

@@ -1,4 +1,4 @@
-"""A plugin in a local file, for tests: an indexer of texts, which counts the words that a query and a text share."""
+"""Local plugin for tests: an indexer of texts, which counts the words that a query and a text share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from retrievalkit.contracts import Indexer
 
 
 class Overlap(Indexer):
-    """Counts shared words.
+    """Indexer whose scores are numbers of shared words.
 
     Args:
-        lower: Whether case matters not.
+        lower: Ignore case.
     """
 
     indexes = "texts"

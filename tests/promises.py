@@ -1,7 +1,7 @@
-"""What is promised to plugins, with signatures, as lines; `python tests/promises.py` writes those of this version.
+"""Names and signatures promised to plugins; `python tests/promises.py` writes those of this version.
 
-A promised module promises what its `__all__` names, or else what it defines and does not start with an underscore; of
-the modules below `retrievalkit.data` only the names that are listed here.
+A module promises the names in its `__all__`, or else its definitions without a leading underscore; modules below
+`retrievalkit.data` promise only the names listed here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PROMISED = {
 
 
 def lines() -> list[str]:
-    """One line for each promised name and member, sorted."""
+    """Return a line for each promised name and member, sorted."""
     found = []
     for module, chosen in PROMISED.items():
         loaded = importlib.import_module(module)
@@ -93,7 +93,7 @@ def _lines_of(name, value) -> list[str]:
             members |= {one: what for one, what in vars(base).items() if not one.startswith("_") or one == "__call__"}
             members |= dict.fromkeys(one for one in vars(base).get("__annotations__", {}) if not one.startswith("_"))
             members = dict.fromkeys(_documented_attributes(base)) | members
-    # What other libraries define is theirs: torch's modules, enumerations, protocols.
+    # Constructors that other libraries define are not promised: torch's modules, enumerations, protocols.
     made_here = dataclasses.is_dataclass(value) or any(
         base.__module__.startswith("retrievalkit")
         and "__init__" in vars(base)
@@ -109,7 +109,7 @@ def _lines_of(name, value) -> list[str]:
 
 
 def _documented_attributes(value) -> list[str]:
-    """The names in the section "Attributes" of a class, which its instances have."""
+    """Return the names in the section "Attributes" of a class."""
     section = inspect.cleandoc(vars(value).get("__doc__") or "").partition("\nAttributes:\n")[2]
     return re.findall(r"^    (\w+):", section.partition("\n\n")[0], re.MULTILINE)
 
@@ -133,7 +133,7 @@ def _signature(value) -> str:
 
 
 def _without_metadata(text: str) -> str:
-    """A signature whose annotations are types alone: `Annotated[int, Ge(1)]` is `int`."""
+    """Replace annotations with metadata by their types: `Annotated[int, Ge(1)]` by `int`."""
     while (start := text.find("Annotated[")) >= 0:
         inner, depth, parts = start + len("Annotated["), 0, [""]
         for end in range(inner, len(text)):
@@ -162,7 +162,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def digest(found: list[str]) -> str:
-    """Eight characters that change with the lines: CHANGELOG.md has them beside the version."""
+    """Return eight characters that change with the lines, recorded in CHANGELOG.md with the version."""
     return hashlib.blake2b("\n".join(found).encode(), digest_size=4).hexdigest()
 
 

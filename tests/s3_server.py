@@ -1,4 +1,4 @@
-"""A real S3 server in a thread of a test's process, which counts the bytes that it gives."""
+"""S3 server in a thread of the test's process, which counts the bytes it sends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def serving():
-    """Yield the address of a server, and what it has given: bytes by bucket and object."""
+    """Yield the address of a server, and the number of bytes sent, by bucket and object."""
     app = pytest.importorskip("moto.moto_server.werkzeug_app")
     pytest.importorskip("s3fs")
     from werkzeug.serving import make_server
@@ -40,7 +40,7 @@ def client(address):
 
 
 def objects(address, bucket):
-    """A bucket's objects by name, as the server has them, without any code of ours."""
+    """Return a bucket's objects by name, read with boto3."""
     listed = client(address).list_objects_v2(Bucket=bucket).get("Contents", [])
     return {one["Key"]: client(address).get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
 

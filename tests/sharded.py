@@ -1,4 +1,4 @@
-"""Drawn vectors in many shards, queries for them, and what it means that two indexes find the same."""
+"""Random vectors in many shards, queries for them, and the comparison of two indexes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def write(folder, m, *, weighted):
-    """Vectors of drawn texts, some of them twice, in shards of 64; m 0 = one to four vectors a text."""
+    """Write random vectors, some of them twice, in shards of 64 texts; m 0 = one to four vectors per text."""
     random = np.random.default_rng(m)
     counts = random.integers(1, 5, TEXTS) if m == 0 else np.full(TEXTS, m)
     rows = [random.standard_normal((count, DIM)).astype(np.float32) for count in counts]
@@ -46,7 +46,7 @@ def asked(m, *, weighted):
 
 
 def assert_same(one, other, queries):
-    """To the last hit and the last bit."""
+    """Check that two indexes return equal hits and scores, bit by bit."""
     for k in (1, 50, 2 * TEXTS):
         (ids, scores), (wanted_ids, wanted) = one.search(queries, k), other.search(queries, k)
         assert ids == wanted_ids

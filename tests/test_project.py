@@ -1,4 +1,4 @@
-"""What surrounds the code: versions, metadata, workflows, forms, and that the documentation names what there is."""
+"""Versions, metadata, workflows, and the completeness of the documentation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_python_m_retrievalkit_is_rkit():
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS)
-def test_the_version_stands_in_the_module_alone(folder):
+def test_the_version_is_only_in_the_module(folder):
     assert "version" not in project(folder)
     metadata = ProjectMetadata(str(ROOT / folder), PluginManager())
     module = "retrievalkit" if folder == "." else Path(folder).name.replace("-", "_")
@@ -58,7 +58,7 @@ def test_the_workflow_tests_every_plugin_and_python():
         assert jobs[job]["strategy"]["matrix"]["python"] == promised
 
 
-def test_the_workflow_runs_targets_that_make_has():
+def test_the_workflow_runs_existing_targets_of_make():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     steps = [step for job in load(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
     called = {match for step in steps for match in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
@@ -69,8 +69,8 @@ def test_the_workflow_runs_targets_that_make_has():
 @pytest.mark.parametrize(
     ("page", "link"), [("index.md", "(how-to/large"), ("how-to/large-corpora.md", "(../how-to/large")]
 )
-def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
-    """A section of the README, whose links begin with docs/, is shown on pages of several folders."""
+def test_links_of_readme_sections_work_on_each_page(generate, page, link):
+    """Links in the README begin with docs/, and its sections are shown on pages in several folders."""
     shown = generate.on_page_markdown(
         "<!-- from README.md: Indexes and hybrid search -->", SimpleNamespace(file=SimpleNamespace(src_uri=page))
     )
@@ -78,8 +78,8 @@ def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
     assert "(docs/" not in shown
 
 
-def test_every_command_and_component_has_its_page(generate):
-    """The page of a command has each of its options; that of a kind each of its components."""
+def test_reference_pages_have_every_command_and_component(generate):
+    """The page of a command has all its options, the page of a kind all its components."""
     pages = generate.pages()
     for name, command in main.commands.items():
         page = pages[f"commands/rkit-{name}.md"]
@@ -91,16 +91,16 @@ def test_every_command_and_component_has_its_page(generate):
         assert all(f"## {name}\n" in page for name in registry.names(kind))
 
 
-def test_the_api_reference_reads_every_plugin():
-    """Options of a plugin's components are read from its sources, whose folder mkdocs.yml names."""
+def test_the_api_reference_covers_every_plugin():
+    """mkdocs.yml lists the folder of every plugin."""
     plugins = {
         key: value for one in load("mkdocs.yml")["plugins"] if isinstance(one, dict) for key, value in one.items()
     }
     assert plugins["mkdocstrings"]["handlers"]["python"]["paths"] == DISTRIBUTIONS
 
 
-def test_sections_that_pages_show_are_there():
-    """`<!-- from FILE: HEADING -->` names a file of the repository, and a heading in it."""
+def test_included_sections_exist():
+    """`<!-- from FILE: HEADING -->` names an existing file and heading."""
     found = [
         match
         for page in (ROOT / "docs").rglob("*.md")

@@ -1,4 +1,4 @@
-"""Folders of vectors and weights for the tests of indexers, and the indexes of them."""
+"""Folders of vectors and weights for tests of indexers, and indexes built from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DIM, TERMS = 8, 40
 
 
 def write(folder, *, ids=None, vectors=None, counts=None, weights=None, keys=None, shard=20, options=None, **entries):
-    """Write texts `t0`, `t1` ... with (rows, dim) vectors, so many a text, and (texts, terms) weights, in shards."""
+    """Write texts `t0`, `t1` ... with (rows, dim) vectors, `counts` per text, and (texts, terms) weights, in shards."""
     folder.mkdir(parents=True)
     writer = VectorWriter(folder)
     counts = np.ones(len(vectors if weights is None else weights), dtype=int) if counts is None else np.array(counts)
@@ -53,7 +53,7 @@ def drawn_weights(random, texts, *, values=None, share=0.3):
 
 
 def representation(vectors, counts, weights=None):
-    """The same in memory, padded."""
+    """Return the vectors and weights in memory, padded."""
     mask = None
     if vectors is not None:
         mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]

@@ -32,7 +32,7 @@ def _pytest(words):
 
     from retrievalkit import registry
 
-    for name in [one for one in os.environ if one.startswith("PYTEST_")]:
+    for name in [variable for variable in os.environ if variable.startswith("PYTEST_")]:
         del os.environ[name]
     warnings.resetwarnings()
     registry.default_registry.cache_clear()
@@ -102,5 +102,5 @@ def complete(words, output):
 
 def content(place):
     """Return the files of an output, except those that contain times."""
-    files = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
-    return {one.name: one.read_bytes() for one in files if not one.name.startswith(("events.", "pace."))}
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+    return {file.name: file.read_bytes() for file in files if not file.name.startswith(("events.", "pace."))}

@@ -24,4 +24,5 @@ def fuse(runs, *, method="rrf", k=None, depth=1000, **named):
     fusion = options.fused(0)
     fusion.weights_of(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run)
-    return {one: as_hits(*fusion(gather([ranking(run, one) for run in runs], one), depth)) for one in queries}
+    rankings = {query: gather([ranking(run, query) for run in runs], query) for query in queries}
+    return {query: as_hits(*fusion(candidates, depth)) for query, candidates in rankings.items()}

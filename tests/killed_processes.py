@@ -15,7 +15,7 @@ forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWar
 
 def first_fast(moments):
     """Return the moments as parameters of a test; all except the first are slow."""
-    return [pytest.param(one, marks=() if row == 0 else pytest.mark.slow) for row, one in enumerate(moments)]
+    return [pytest.param(moment, marks=() if row == 0 else pytest.mark.slow) for row, moment in enumerate(moments)]
 
 
 def kill():
@@ -67,6 +67,6 @@ def start(function, folder, count):
 
     context = multiprocessing.get_context("fork")
     started = [context.Process(target=run, args=(rank,), daemon=True) for rank in range(count)]
-    for one in started:
-        one.start()
+    for process in started:
+        process.start()
     return started

@@ -99,12 +99,12 @@ load = cache(load_with_any_values)
 
 def ours(recipe: Recipe, step: str) -> list[Settings]:
     """Return the settings of a step for each row and seed, `--set` included."""
-    found = []
-    for one in recipe.steps:
-        if one.name.rpartition("/")[2] == step:
-            options = {name.replace("-", "_"): value for name, value in one.options.items()}
-            found.append(options | flatten(options.get("set") or {}))
-    return found
+    settings = []
+    for part in recipe.steps:
+        if part.name.rpartition("/")[2] == step:
+            options = {name.replace("-", "_"): value for name, value in part.options.items()}
+            settings.append(options | flatten(options.get("set") or {}))
+    return settings
 
 
 if __name__ == "__main__":
@@ -112,5 +112,5 @@ if __name__ == "__main__":
         recipe = load(recipe_name)
         for step_name, settings in steps.items():
             for setting, paper in settings.items():
-                mine = {str(found.get(setting)) for found in ours(recipe, step_name)}
+                mine = {str(own.get(setting)) for own in ours(recipe, step_name)}
                 print(f"{recipe_name:28} {step_name:16} {setting:20} paper {paper!s:18} ours {' '.join(sorted(mine))}")

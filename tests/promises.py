@@ -66,12 +66,12 @@ PROMISED = {
 
 def lines() -> list[str]:
     """Return a line for each promised name and member, sorted."""
-    found = []
+    promised = []
     for module, chosen in PROMISED.items():
         loaded = importlib.import_module(module)
         for name in chosen or names_in(loaded):
-            found += [f"{module}.{line}" for line in _lines_of(name, getattr(loaded, name))]
-    return sorted(found)
+            promised += [f"{module}.{line}" for line in _lines_of(name, getattr(loaded, name))]
+    return sorted(promised)
 
 
 def names_in(module) -> list[str]:
@@ -90,8 +90,9 @@ def _lines_of(name, value) -> list[str]:
     members = {}
     for base in reversed(value.__mro__):
         if base.__module__.startswith("retrievalkit"):
-            members |= {one: what for one, what in vars(base).items() if not one.startswith("_") or one == "__call__"}
-            members |= dict.fromkeys(one for one in vars(base).get("__annotations__", {}) if not one.startswith("_"))
+            own = vars(base)
+            members |= {key: value for key, value in own.items() if not key.startswith("_") or key == "__call__"}
+            members |= dict.fromkeys(key for key in own.get("__annotations__", {}) if not key.startswith("_"))
             members = dict.fromkeys(_documented_attributes(base)) | members
     # Constructors that other libraries define are not promised: torch's modules, enumerations, protocols.
     made_here = dataclasses.is_dataclass(value) or any(
@@ -101,10 +102,10 @@ def _lines_of(name, value) -> list[str]:
         for base in value.__mro__
     )
     options = _signature(value) if made_here else ""
-    fields = {one.name for one in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
     return [
         f"{name}{options}",
-        *(f"{name}.{one}{_of_member(what)}" for one, what in members.items() if one not in fields),
+        *(f"{name}.{key}{_of_member(member)}" for key, member in members.items() if key not in fields),
     ]
 
 
@@ -126,9 +127,9 @@ def _signature(value) -> str:
         signature = inspect.signature(value)
     except (ValueError, TypeError):
         return ""
-    own = [one for one in signature.parameters.values() if not one.name.startswith("_")]
+    public = [parameter for parameter in signature.parameters.values() if not parameter.name.startswith("_")]
     # Defaults that are functions have an address; whether annotations are quoted depends on the version of Python.
-    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", str(signature.replace(parameters=own)))
+    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", str(signature.replace(parameters=public)))
     return _without_metadata(re.sub(r"['\"]|typing\.(?=Annotated)", "", text))
 
 
@@ -161,9 +162,9 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def digest(found: list[str]) -> str:
+def digest(promises: list[str]) -> str:
     """Return eight characters that change with the lines, recorded in CHANGELOG.md with the version."""
-    return hashlib.blake2b("\n".join(found).encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b("\n".join(promises).encode(), digest_size=4).hexdigest()
 
 
 if __name__ == "__main__":

@@ -18,17 +18,17 @@ def serving():
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    whole, given = app.DomainDispatcherApplication(app.create_backend_app), Counter()
+    whole, sent = app.DomainDispatcherApplication(app.create_backend_app), Counter()
 
     def counting(environ, start_response):
         for piece in whole(environ, start_response):
-            given[environ["PATH_INFO"].removeprefix("/")] += len(piece)
+            sent[environ["PATH_INFO"].removeprefix("/")] += len(piece)
             yield piece
 
     server = make_server("127.0.0.1", 0, counting, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", given
+    yield f"http://127.0.0.1:{server.server_port}", sent
     server.shutdown()
     thread.join()
 
@@ -42,7 +42,9 @@ def client(address):
 def objects(address, bucket):
     """Return a bucket's objects by name, read with boto3."""
     listed = client(address).list_objects_v2(Bucket=bucket).get("Contents", [])
-    return {one["Key"]: client(address).get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
+    return {
+        entry["Key"]: client(address).get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in listed
+    }
 
 
 def put(address, bucket, name, data):

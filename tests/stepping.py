@@ -50,7 +50,9 @@ def write_figures(options) -> None:
         if options.fail:
             msg = f"the text '{text}' is broken."
             raise InputError(msg)
-        total = len(text) + sum(json.loads(Path(one).read_text())["metrics"]["nDCG@10"] for one in options.sources)
+        total = len(text) + sum(
+            json.loads(Path(source).read_text())["metrics"]["nDCG@10"] for source in options.sources
+        )
         Path(options.output).parent.mkdir(parents=True, exist_ok=True)
         Path(options.output).write_text(json.dumps({"metrics": {"nDCG@10": total}}))
         click.echo(f"wrote {text}")

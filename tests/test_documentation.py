@@ -114,13 +114,14 @@ def parsed(words):
 def settable():
     """Return section of `--set` -> options by component; "" for the options of commands and all indexers."""
     kinds = ("encoder", "pooler", "loss", "indexer", "pretrainer")
-    found = {
+    options = {
         kind: {name: registry.options(registry.get(kind, name)) for name in registry.names(kind)} for kind in kinds
     }
-    found["refresh"] = {"": registry.options(MiningOptions)}
-    found |= {name: {name: options} for name, options in found["indexer"].items()}
+    options["refresh"] = {"": registry.options(MiningOptions)}
+    options |= {name: {name: own} for name, own in options["indexer"].items()}
     programs = (TrainingOptions, PretrainingOptions, RerankerOptions, MiningOptions, EncodingOptions)
-    return found | {"": {str(one): registry.options(one) for one in programs} | found["indexer"] | found["pretrainer"]}
+    of_programs = {str(program): registry.options(program) for program in programs}
+    return options | {"": of_programs | options["indexer"] | options["pretrainer"]}
 
 
 @by_page
@@ -167,13 +168,13 @@ def test_python_of_a_page_uses_existing_names(page, plugins):
             return None
         if called is registry.create:
             kind, name = map(ast.literal_eval, node.args)
-            options = {one.arg: ast.literal_eval(one.value) for one in node.keywords}
+            options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
             registry.check_options(name, registry.get(kind, name), options)
             return registry.get(kind, name)
-        if not any(one.arg is None for one in node.keywords):
+        if not any(keyword.arg is None for keyword in node.keywords):
             on_object = inspect.isfunction(called) and "." in called.__qualname__
             arguments = [None] * (len(node.args) + on_object)
-            inspect.signature(called).bind(*arguments, **{one.arg: None for one in node.keywords})
+            inspect.signature(called).bind(*arguments, **{keyword.arg: None for keyword in node.keywords})
         if inspect.isclass(called):
             return called
         return getattr(rk, str(inspect.signature(called).return_annotation).strip("'"), None)
@@ -184,7 +185,7 @@ def test_python_of_a_page_uses_existing_names(page, plugins):
         for node in ast.walk(ast.parse(textwrap.dedent(code))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "retrievalkit":
                 module = importlib.import_module(node.module)
-                names |= {one.asname or one.name: getattr(module, one.name) for one in node.names}
+                names |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 names[node.targets[0].id] = resolved(node.value)
             elif isinstance(node, ast.Call | ast.Attribute):
@@ -362,9 +363,9 @@ def test_the_readmes_tour_works_line_by_line(tmp_path, tiny_model, monkeypatch):
         assert program == "rkit"
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
-    found = figures(qrels="pydoc:click")
-    assert found["bm25"]["nDCG@10"] > 0.3
-    assert all(value > 0 for metrics in found.values() for value in metrics.values())
+    runs = figures(qrels="pydoc:click")
+    assert runs["bm25"]["nDCG@10"] > 0.3
+    assert all(value > 0 for metrics in runs.values() for value in metrics.values())
 
 
 @pytest.mark.tour
@@ -380,10 +381,10 @@ def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     monkeypatch.chdir(tmp_path)
-    found = {name: metrics["nDCG@10"] for name, metrics in figures(qrels="pydoc:pandas").items()}
-    assert found["bm25"] > 0.5
-    assert found["dense"] > found["bm25"] + 0.05
-    assert found["hybrid"] > found["bm25"] + 0.05
+    ndcg = {name: metrics["nDCG@10"] for name, metrics in figures(qrels="pydoc:pandas").items()}
+    assert ndcg["bm25"] > 0.5
+    assert ndcg["dense"] > ndcg["bm25"] + 0.05
+    assert ndcg["hybrid"] > ndcg["bm25"] + 0.05
 
 
 def test_the_readmes_tree_matches_the_sources():

@@ -53,7 +53,7 @@ def test_the_workflow_tests_every_plugin_and_python():
     jobs = load(".github/workflows/ci.yml")["jobs"]
     assert jobs["plugin"]["strategy"]["matrix"]["plugin"] == PLUGINS
     prefix = "Programming Language :: Python :: "
-    promised = [one.removeprefix(prefix) for one in project(".")["classifiers"] if one.startswith(prefix)]
+    promised = [name.removeprefix(prefix) for name in project(".")["classifiers"] if name.startswith(prefix)]
     for job in ("core", "plugin"):
         assert jobs[job]["strategy"]["matrix"]["python"] == promised
 
@@ -84,7 +84,9 @@ def test_reference_pages_have_every_command_and_component(generate):
     for name, command in main.commands.items():
         page = pages[f"commands/rkit-{name}.md"]
         below = command.commands.values() if isinstance(command, click.Group) else [command]
-        for option in (one for each in below for one in each.params if isinstance(one, click.Option)):
+        for option in (
+            parameter for subcommand in below for parameter in subcommand.params if isinstance(parameter, click.Option)
+        ):
             assert option.opts[0] in page
     for kind, hook in registry.HOOKS.items():
         page = pages[f"components/{hook.removeprefix('register_')}.md"]
@@ -94,18 +96,21 @@ def test_reference_pages_have_every_command_and_component(generate):
 def test_the_api_reference_covers_every_plugin():
     """mkdocs.yml lists the folder of every plugin."""
     plugins = {
-        key: value for one in load("mkdocs.yml")["plugins"] if isinstance(one, dict) for key, value in one.items()
+        key: value
+        for plugin in load("mkdocs.yml")["plugins"]
+        if isinstance(plugin, dict)
+        for key, value in plugin.items()
     }
     assert plugins["mkdocstrings"]["handlers"]["python"]["paths"] == DISTRIBUTIONS
 
 
 def test_included_sections_exist():
     """`<!-- from FILE: HEADING -->` names an existing file and heading."""
-    found = [
+    sections = [
         match
         for page in (ROOT / "docs").rglob("*.md")
         for match in re.findall(r"<!-- from (\S+?)(?:: (.+?))? -->", page.read_text())
     ]
-    assert found
-    for path, heading in found:
+    assert sections
+    for path, heading in sections:
         assert not heading or f"\n## {heading}\n" in (ROOT / path).read_text(), f"{path}: {heading}"

@@ -27,7 +27,7 @@ DO = (
 def test_promised_names_and_signatures_are_unchanged():
     assert VERSION in VERSIONS, DO
     before, now = promises.written(VERSION), promises.lines()
-    changed = [f"- {one}" for one in before if one not in now] + [f"+ {one}" for one in now if one not in before]
+    changed = [f"- {line}" for line in before if line not in now] + [f"+ {line}" for line in now if line not in before]
     assert not changed, "\n".join([f"What contract {VERSION} promises has changed.", *changed, DO])
 
 
@@ -66,8 +66,8 @@ def test_plugins_import_only_promised_names(package):
     declared = VERSIONS[0]
     if "retrievalkit_contract" in assigned:
         declared = ast.literal_eval(assigned["retrievalkit_contract"])
-    wanted = promises.numbers(declared)
-    fitting = [one for one in VERSIONS if promises.numbers(one)[: len(wanted)] >= wanted]
+    numbers = promises.numbers(declared)
+    fitting = [version for version in VERSIONS if promises.numbers(version)[: len(numbers)] >= numbers]
     assert fitting, declared
     promised = {line.partition("(")[0] for line in promises.written(fitting[0])}
     modules = {name for module in promises.PROMISED for name in (module, module.rpartition(".")[0])}

@@ -26,8 +26,8 @@ def places(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sizes")
     model = testing.tiny_model(folder / "model")
     texts = {"one": ["rome paris " * 100_000], "three": ["rome", "paris", "lima"]}
-    for name, given in texts.items():
-        rows = (json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(given))
+    for name, bodies in texts.items():
+        rows = (json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(bodies))
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
         encoded = rkit("encode", model, folder / f"{name}.jsonl", "--output", folder / f"{name}.vectors")
         assert encoded.exit_code == 0, encoded.output
@@ -73,10 +73,10 @@ def test_a_result_is_printed_as_json(tmp_path):
     write_run(tmp_path / "one", {"q1": [("a", 2.0), ('"é\n'.strip(), 1.0)], "q2": [("b", 1.0)]})
     write_run(tmp_path / "two", {"q1": [("a", 2.0)]})
     result = rkit("search", tmp_path / "one", tmp_path / "two", "--json")
-    found = json.loads(result.stdout)
-    assert result.stdout == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    assert list(found) == ["queries", "hits", "run", "fusion", "results"]
-    assert (found["queries"], found["hits"], list(found["results"])) == (2, 3, ["q1", "q2"])
+    printed = json.loads(result.stdout)
+    assert result.stdout == json.dumps(printed, indent=2, ensure_ascii=False) + "\n"
+    assert list(printed) == ["queries", "hits", "run", "fusion", "results"]
+    assert (printed["queries"], printed["hits"], list(printed["results"])) == (2, 3, ["q1", "q2"])
 
 
 @pytest.mark.parametrize("depth", [1, 200, 1000, 2048, 5_000, 100_000, 10_000_000])

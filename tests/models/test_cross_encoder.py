@@ -99,12 +99,12 @@ def test_scores_equal_those_of_transformers(rerankers, texts, architecture, batc
 def test_only_the_new_head_depends_on_the_seed(models, architecture):
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    one, other, again = (CrossEncoder.create(models[architecture], seed=seed).state_dict() for seed in (1, 2, 1))
+    first, other, again = (CrossEncoder.create(models[architecture], seed=seed).state_dict() for seed in (1, 2, 1))
     assert torch.equal(torch.get_rng_state(), before), "the caller's random numbers stay as they are"
-    differ = {name for name, tensor in one.items() if not torch.equal(tensor, other[name])}
+    differ = {name for name, tensor in first.items() if not torch.equal(tensor, other[name])}
     assert differ
     assert all("classifier" in name or "pooler" in name for name in differ)
-    assert all(torch.equal(tensor, again[name]) for name, tensor in one.items())
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
 
 
 def two_labels(source, folder, names=None):

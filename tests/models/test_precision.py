@@ -32,17 +32,17 @@ def test_auto_is_bf16_if_the_hardware_multiplies_in_bf16(monkeypatch, supported,
 
 
 @pytest.mark.parametrize(
-    ("given", "device", "error", "message"),
+    ("chosen", "device", "error", "message"),
     [
         ("fp16", CPU, UnsupportedError, "fp16 needs a GPU. Use auto, bf16 or fp32"),
         ("int8", GPU, UnsupportedError, "int8 is for processors.*Use auto"),
         ("auto", CPU, OptionError, "RKIT_PRECISION is 'fp8'.*fp32 or bf16"),
     ],
 )
-def test_unsupported_formats_are_refused(monkeypatch, given, device, error, message):
+def test_unsupported_formats_are_refused(monkeypatch, chosen, device, error, message):
     monkeypatch.setenv(precision.AUTO, "fp8")
     with pytest.raises(error, match=message):
-        precision.resolve_precision(given, device)
+        precision.resolve_precision(chosen, device)
 
 
 def test_auto_is_fp32_on_onnx_runtime(monkeypatch):
@@ -66,17 +66,17 @@ def test_the_share_of_the_best_texts_in_both_rankings(exact, scores, shared):
     assert precision.shared_best(*rows) == shared
 
 
-@pytest.mark.parametrize(("given", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_autocast_multiplies_in_the_precision(given, expected):
-    with precision.autocast(given, CPU):
+@pytest.mark.parametrize(("chosen", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_autocast_multiplies_in_the_precision(chosen, expected):
+    with precision.autocast(chosen, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("wanted", "device"), [("fp32", "cuda"), ("bf16", "cpu")])
-def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
-    monkeypatch.setenv(precision.AUTO, wanted)
-    assert precision.auto_precision(torch.device(device)) == (wanted, "set by RKIT_PRECISION")
+@pytest.mark.parametrize(("chosen", "device"), [("fp32", "cuda"), ("bf16", "cpu")])
+def test_the_environment_sets_what_auto_means(monkeypatch, chosen, device):
+    monkeypatch.setenv(precision.AUTO, chosen)
+    assert precision.auto_precision(torch.device(device)) == (chosen, "set by RKIT_PRECISION")
     assert precision.resolve_precision("fp32", CPU) == "fp32"
 
 

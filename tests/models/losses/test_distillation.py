@@ -104,9 +104,9 @@ class TestGolden:
 def kl_reference(student, teacher, positives, t, teacher_t, scale, reverse):
     """Compute the divergence query by query in numpy."""
     parts = []
-    for s, wanted in zip(student, teacher, strict=True):
-        own = ~np.isnan(wanted)
-        p, q = np.exp(wanted[own] / teacher_t), np.exp(s[own] / t)
+    for s, scores in zip(student, teacher, strict=True):
+        own = ~np.isnan(scores)
+        p, q = np.exp(scores[own] / teacher_t), np.exp(s[own] / t)
         p, q = p / p.sum(), q / q.sum()
         p, q = (q, p) if reverse else (p, q)
         parts.append((p * np.log(p / q)).sum() if own.sum() > 1 else 0.0)
@@ -116,10 +116,10 @@ def kl_reference(student, teacher, positives, t, teacher_t, scale, reverse):
 def margin_reference(student, teacher, positives, t, teacher_t, scale, reverse):
     """Compute the squared errors pair by pair in numpy."""
     errors = [
-        ((s[p] - s[d]) / t - (wanted[p] - wanted[d]) / teacher_t) ** 2
-        for s, wanted, p in zip(student, teacher, positives, strict=True)
+        ((s[p] - s[d]) / t - (scores[p] - scores[d]) / teacher_t) ** 2
+        for s, scores, p in zip(student, teacher, positives, strict=True)
         for d in range(len(s))
-        if d != p and not np.isnan(wanted[p] + wanted[d])
+        if d != p and not np.isnan(scores[p] + scores[d])
     ]
     return np.mean(errors)
 

@@ -43,12 +43,12 @@ def test_the_loss_is_the_sum_over_truncated_vectors(normalized):
     """Only normalised vectors are normalised again."""
     queries, documents = drawn(2, 1, 8), drawn(4, 1, 8, seed=1)
     if normalized:
-        queries, documents = (functional.normalize(one, dim=-1) for one in (queries, documents))
+        queries, documents = (functional.normalize(vectors, dim=-1) for vectors in (queries, documents))
     expected = 0.0
     for dimensions, weight in ((8, 1.0), (4, 0.5), (2, 2.0)):
-        cut = [one[..., :dimensions] for one in (queries, documents)]
+        cut = [vectors[..., :dimensions] for vectors in (queries, documents)]
         if normalized:
-            cut = [functional.normalize(one, dim=-1) for one in cut]
+            cut = [functional.normalize(vectors, dim=-1) for vectors in cut]
         logits = cut[0][:, 0] @ cut[1][:, 0].T / 0.1
         expected += weight * functional.cross_entropy(logits, POSITIVES)
     loss = matryoshka([4, 2], [0.5, 2.0], contrastive={"temperature": 0.1})
@@ -64,7 +64,7 @@ def test_it_wraps_a_sum_and_is_part_of_a_sum():
     assert loss.needs_teacher
     assert not matryoshka([4]).needs_teacher
     both = create_loss("contrastive+distill_kl", {})
-    cut = [one[..., :4] for one in (queries, documents)]
+    cut = [vectors[..., :4] for vectors in (queries, documents)]
     more = {"teacher": teacher, "ignore": ignore}
     expected = value(both, queries, documents, **more).total + value(both, *cut, **more).total
     torch.testing.assert_close(value(loss, queries, documents, **more).total, expected)

@@ -87,22 +87,22 @@ def test_scores_equal_an_independent_reference(seed, dimension, normalize, query
             kept.append(np.array(vectors))
         sides[side] = pooled, kept
     expected = [[(q @ d.T).max(axis=1).sum() for d in sides["document"][1]] for q in sides["query"][1]]
-    found = scores(sides["query"][0], sides["document"][0]).detach().numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    computed = scores(sides["query"][0], sides["document"][0]).detach().numpy()
+    np.testing.assert_allclose(computed, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_skip_ids_replace_punctuation(make_states):
     states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
-    pooled = colbert(skip_ids=(2,))(states, "document").vector_mask
-    assert pooled.tolist() == [[True, True, False, False, False], [True, True, True, True, False]]
+    mask = colbert(skip_ids=(2,))(states, "document").vector_mask
+    assert mask.tolist() == [[True, True, False, False, False], [True, True, True, True, False]]
 
 
 def test_the_projection_may_have_a_bias(make_states):
     biased = colbert(bias=True, normalize=False)
-    pooled = biased(make_states([3]), "query").vectors
+    vectors = biased(make_states([3]), "query").vectors
     with torch.no_grad():
         biased.projection.bias += 1
-    torch.testing.assert_close(biased(make_states([3]), "query").vectors, pooled + 1)
+    torch.testing.assert_close(biased(make_states([3]), "query").vectors, vectors + 1)
 
 
 def test_marker_tokens_by_name(tiny_model):
@@ -122,7 +122,7 @@ def test_marker_tokens_by_name(tiny_model):
 
 def test_attention_to_the_masks_is_optional(tiny_model):
     """By default, as in the paper, no token of the query attends to them."""
-    pooled = []
+    vectors = []
     for fill_attended in (False, True):
         retriever = Retriever.create(
             tiny_model, pooler="colbert", pooler_options={"fill_attended": fill_attended}
@@ -133,8 +133,8 @@ def test_attention_to_the_masks_is_optional(tiny_model):
         assert not tower.collate(
             tower.tokenize([("", "peru"), ("", "a city")], "document"), "document"
         ).attention_mask.all()
-        pooled.append(retriever.encode([("", "peru")], "query").vectors)
-    assert not torch.allclose(*pooled)
+        vectors.append(retriever.encode([("", "peru")], "query").vectors)
+    assert not torch.allclose(*vectors)
 
 
 def test_values_at_padding_have_no_effect():
@@ -186,6 +186,6 @@ def test_a_loaded_checkpoint_skips_punctuation(tiny_model, tmp_path):
     assert list(loaded.pooler.state_dict()) == ["projection.weight"]
     assert loaded.pooler.skipped.tolist() == retriever.pooler.skipped.tolist() != []
     texts = [("Peru", "lima, a city."), ("", "...")]
-    before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
+    before, after = (model.encode(texts, "document", precision="fp32") for model in (retriever, loaded))
     assert before.vector_mask.tolist() == after.vector_mask.tolist()
     assert torch.equal(before.vectors, after.vectors)

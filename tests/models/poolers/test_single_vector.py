@@ -33,7 +33,7 @@ def pooled(name, hidden=STATES, mask=MASK, info=INFO, **options):
 @pytest.mark.parametrize("pooling", EXPECTED)
 @pytest.mark.parametrize("left", [False, True])
 def test_each_pooling_by_hand(pooling, left):
-    hidden, mask = (torch.cat([one[:1], one[1:].flip(1)]) if left else one for one in (STATES, MASK))
+    hidden, mask = (torch.cat([rows[:1], rows[1:].flip(1)]) if left else rows for rows in (STATES, MASK))
     expected = torch.tensor([EXPECTED[pooling], [2, -2]], dtype=torch.float32)
     torch.testing.assert_close(pooled("projected", hidden, mask, pooling=(pooling,)), expected)
     if pooling in ("cls", "max", "mean", "last"):
@@ -64,9 +64,10 @@ def test_linear_layers_with_activations(bias):
     """tanh(W x + b) of concatenated poolings, then a layer without activation."""
     options = {"pooling": ("last", "cls"), "dimensions": (3, 2), "activations": ("tanh", "identity"), "bias": bias}
     pooler = registry.create("pooler", "projected", INFO, **options)
-    one, two = pooler.layers
+    first, second = pooler.layers
     inputs = torch.tensor([5.0, 9.0, 1.0, 2.0])
-    expected = two.weight @ torch.tanh(one.weight @ inputs + (one.bias if bias else 0)) + (two.bias if bias else 0)
+    hidden = torch.tanh(first.weight @ inputs + (first.bias if bias else 0))
+    expected = second.weight @ hidden + (second.bias if bias else 0)
     vectors = pooler(TokenStates({2: STATES}, MASK, MASK, MASK.bool()), "query").vectors
     torch.testing.assert_close(vectors[0, 0], expected)
 

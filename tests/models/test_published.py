@@ -77,22 +77,6 @@ def test_the_packaged_model_has_its_published_vectors():
     assert dict(own_settings(MINILM).encoder_options) == expected
 
 
-@pytest.mark.parametrize(
-    ("pooling", "pool"),
-    [
-        ("cls_token", lambda states: states[0]),
-        ("mean_tokens", lambda states: states.mean(0)),
-        ("max_tokens", lambda states: states.amax(0)),
-        ("lasttoken", lambda states: states[-1]),
-    ],
-)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_each_pooling(published, pooling, pool, normalize):
-    folder = published(pooling, ("Transformer", "Pooling", *(["Normalize"] if normalize else [])))
-    expected = reference(folder, TEXTS, pool, normalize=normalize)
-    torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_prompts_become_prefixes_of_their_side(published):
     prompts = {"query": "what is ", "other": "people "}
     folder = published(config_sentence_transformers={"prompts": prompts, "default_prompt_name": "other"})

@@ -61,40 +61,16 @@ class TestGolden:
         assert total("distill_kl") == pytest.approx(0.1668501282, abs=1e-9)
 
     def test_kl_from_student_to_teacher(self):
-        """Eq. 16 of CoT-MAE v2 as printed, and its gradient p_s (ln p_s - ln p_t - KL) / 2 for two queries."""
-        batch = documents()
-        value = loss_of("distill_kl", queries(), batch, direction="student_to_teacher")
-        assert value.total.item() == pytest.approx(0.2255402436, abs=1e-9)
-        value.total.backward()
-        for row, teacher in enumerate(TEACHER):
-            p, t = (np.exp(logits) / np.exp(logits).sum() for logits in (STUDENT[row].numpy(), np.array(teacher)))
-            expected = p * (np.log(p / t) - (p * np.log(p / t)).sum()) / 2
-            gradient = batch.vectors.grad[3 * row : 3 * row + 3, 0, row]
-            assert gradient.numpy() == pytest.approx(expected, abs=1e-9)
+        """Eq. 16 of CoT-MAE v2 as printed."""
+        assert total("distill_kl", direction="student_to_teacher") == pytest.approx(0.2255402436, abs=1e-9)
 
     def test_scale_is_the_temperature_squared(self):
         assert total("distill_kl", temperature=2, scale=True) == pytest.approx(4 * 0.2377542739, abs=1e-9)
         assert total("distill_kl", scale=True) == pytest.approx(0.1668501282, abs=1e-9)
 
-    def test_gradient_of_the_student_scores(self):
-        batch = documents()
-        loss_of("distill_kl", queries(), batch).total.backward()
-        gradient = batch.vectors.grad[:, 0].T  # (Q, D), since the queries are unit vectors
-        expected = [[-0.1354992981, 0.0990579242, 0.0364413738], [-0.0606958879, -0.0606958879, 0.1213917757]]
-        assert gradient[0, :3].numpy() == pytest.approx(np.array(expected[0]), abs=1e-9)
-        assert gradient[1, 3:].numpy() == pytest.approx(np.array(expected[1]), abs=1e-9)
-        assert gradient[0, 3:].abs().sum() == gradient[1, :3].abs().sum() == 0
-
     def test_margins(self):
         """Margins 1, 2 and 0, -1 of the student, 3, 4 and 0, 0 of the teacher: (4 + 4 + 0 + 1) / 4."""
         assert total("margin_mse") == pytest.approx(2.25, abs=1e-12)
-
-    def test_gradient_of_margins(self):
-        """2 (margin - expected margin) / 4 for each of the four pairs, with the opposite sign at the negative."""
-        batch = documents()
-        loss_of("margin_mse", queries(), batch).total.backward()
-        gradient = batch.vectors.grad[:, 0].T
-        assert gradient.tolist() == [[-2.0, 1.0, 1.0, 0, 0, 0], [0, 0, 0, -0.5, 0, 0.5]]
 
     def test_margins_at_other_temperatures(self):
         """Student margins 2, 4, 0, -2 and teacher margins 1.5, 2, 0, 0: (0.25 + 4 + 0 + 4) / 4."""

@@ -59,14 +59,6 @@ def test_the_decoder_equals_an_independent_reference():
     torch.testing.assert_close(own(vector, embeddings, visible), reference(own, vector, embeddings, visible))
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
-def test_dropout_applies_only_in_training(name):
-    own = decoder(**{name: 0.5})
-    inputs = torch.randn(1, 1, WIDTH).double(), torch.randn(1, 5, WIDTH).double(), torch.ones(1, 5, 5).bool()
-    assert not torch.equal(own.train()(*inputs), own.eval()(*inputs))
-    torch.testing.assert_close(own(*inputs), decoder()(*inputs))
-
-
 def test_each_position_attends_to_the_vector_and_a_random_part_of_the_others(pretrainer_of):
     pretrainer = pretrainer_of("retromae", decoder_mask_ratio=0.3)
     torch.manual_seed(0)

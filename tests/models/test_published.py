@@ -21,8 +21,9 @@ import retrievalkit as rk
 from places import ROOT
 from retrievalkit.cli import main
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.models.opening import open_retriever
 from retrievalkit.models.published import own_settings
-from retrievalkit.models.retriever import Retriever, open_retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.recipes.settings import parse_set
 
 DENSE = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": "torch.nn.Tanh"}

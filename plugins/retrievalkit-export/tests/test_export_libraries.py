@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from retrievalkit.models.retriever import Retriever, open_retriever
+from retrievalkit.models.opening import open_retriever
+from retrievalkit.models.retriever import Retriever
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -36,6 +36,14 @@ PROMISES = "docs/reference/promises.md"
 BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
 
+_HEADED = r"""::: \1
+    options:
+      heading: rk.\2
+      heading_level: 3
+      show_root_heading: true
+      show_root_toc_entry: true
+"""
+
 _COMMANDS = """# Commands
 
 Every command has `--help`. Progress goes to standard error, results to standard output, and `--json` prints a
@@ -51,7 +59,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for title, pages in (
         ("Commands", [{f"rkit {name}": _page_of(name)} for name in COMMANDS]),
         ("Components", [{name.capitalize(): f"components/{name}.md"} for name in PLURALS.values()]),
-        ("Methods", [{folder.name: f"methods/{folder.name}.md"} for folder in _plugin_folders()]),
+        ("Methods and plugins", [{folder.name: f"methods/{folder.name}.md"} for folder in _plugin_folders()]),
     ):
         _section(config.nav, title).extend(pages)
     return config
@@ -130,15 +138,22 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if ROOT / "docs" / page.file.src_uri in TUTORIALS:
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n[Download this page as a notebook]({Path(page.file.src_uri).stem}.ipynb)\n{rest}"
+    if page.file.src_uri == "reference/python.md":  # the options of a command's function are on the command's page
+        markdown = re.sub(
+            r"(?m)^::: (\S+\.(\w+))\n(?=\nKeywords)",
+            f"{_HEADED}      show_signature: false\n      separate_signature: false\n",
+            markdown,
+        )
+        markdown = re.sub(r"(?m)^::: (\S+\.(\w+))\n(?!    )", _HEADED, markdown)
     text = re.sub(r"<!-- from (\S+?)(?:: (.+?))? -->", lambda match: _part(match[1], match[2]), markdown)
     return text.replace("(docs/", "(" + "../" * page.file.src_uri.count("/"))
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Weight a page in the site's search by its folder."""
+    """Weight a page in the site's search by its folder, and mark short code, which lines do not break inside."""
     top = page.file.src_uri.partition("/")[0]
     page.meta["search"] = {"boost": BOOSTS.get(top, 1.0)}
-    return content
+    return re.sub(r"<code>(?=[^<]{1,30}</code>)", '<code class="short">', content)
 
 
 def on_post_page(output: str, **_: Any) -> str:
@@ -242,7 +257,7 @@ def _for_site(text: str) -> str:
     text = re.sub(r"\((?:\.\./)*README\.md(#[\w-]+)?\)", rf"({REPOSITORY}\1)", text)
     text = text.replace("(../../docs/", "(docs/")
     return re.sub(
-        r"\((plugins|recipes|benchmarks|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
+        r"\((plugins|recipes|benchmarks|examples|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
         rf"({REPOSITORY}/tree/main/\1\2)",
         text,
     )

@@ -558,7 +558,8 @@ class Encoder(nn.Module, ABC):
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """Return each text's token ids, special and extra tokens included, truncated to the side's maximum length.
 
-        An encoder that formats texts, such as with an instruction by task, reads titles and fields of the `Text`s.
+        Equal texts must have equal ids, since training tokenises a text once: random changes belong in `collate`. An
+        encoder that formats texts, such as with an instruction by task, reads titles and fields of the `Text`s.
         """
 
     @abstractmethod

@@ -30,7 +30,7 @@ PATTERN_SECONDS = 10.0
 
 
 def tokens(text: str) -> list[str]:
-    """The lower-case tokens of the NFD text, which the rule compares."""
+    """Return the lower-case tokens of the NFD text, which the rule compares."""
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
@@ -99,7 +99,7 @@ def answer_hits(
     depth: int = 100,
     mode: Mode = "string",
 ) -> dict[str, list[bool]]:
-    """Query id -> a flag per retrieved document, best first: True if it contains an answer to the query.
+    """Return query id -> a flag per retrieved document, best first: True if it contains an answer to the query.
 
     The corpus is read once, in order, until every retrieved document has been seen; a passage is normalised once for
     all queries that retrieved it.

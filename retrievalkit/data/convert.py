@@ -17,8 +17,8 @@ The kind of data is detected from its keys or columns (`data.kinds`); `kind` set
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -92,29 +92,8 @@ class OwnFileOptions(FieldOptions):
     root: Annotated[Place | None, Flag(metavar="FOLDER")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class HardNegativeOptions:
-    """Options for sentence-transformers' file of hard negatives by system.
-
-    Args:
-        queries: The query texts.
-        systems: Only hard negatives of these systems (comma-separated).
-        per_system: Maximum number of hard negatives per system.
-        scores: Re-ranker scores (qid, pid, score), used as teacher scores.
-        margin: Keep only hard negatives that score at least this much below each positive.
-    """
-
-    heading: ClassVar = "Hard negatives by system"
-
-    queries: Annotated[Any, Reads(inputs.queries)] = None
-    systems: str | Sequence[str] | None = None
-    per_system: Annotated[int, Ge(1)] | None = None
-    scores: Annotated[Place | None, Reads()] = None
-    margin: float | None = None
-
-
 @dataclass(frozen=True)
-class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
+class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
     """Options of `convert`.
 
     Args:
@@ -140,7 +119,7 @@ class ConvertOptions(HardNegativeOptions, OwnFileOptions, CommandOptions):
 
     @staticmethod
     def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, with the address of a source in memory."""
+        """Return the arguments, with the address of a source in memory."""
         source, kind = values.get("source"), values.get("kind")
         if source is None or isinstance(source, str | os.PathLike):
             return dict(values)
@@ -163,7 +142,7 @@ class Converted(dict[str, int]):
         self.summary = f"{output}: " + ", ".join(counted(value, name) for name, value in counts.items())
 
     def as_json(self) -> dict[str, int]:
-        """The output of `--json`."""
+        """Return the output of `--json`."""
         return self
 
 
@@ -175,12 +154,12 @@ def convert(options: ConvertOptions) -> Converted:
         source = as_documents(source, None if options.root is None else Path(options.root))
     columns = None if options.columns == Columns() else options.columns
     cut, cutting = _cutter(options)
-    names = ("queries", "systems", "per_system", "scores", "margin")
-    if chosen := {name: value for name in names if (value := getattr(options, name)) is not None}:
+    hard_negatives = HardNegatives(**{option.name: getattr(options, option.name) for option in fields(HardNegatives)})
+    if hard_negatives != HardNegatives():
         if columns or cut or options.merge_parts or kind not in (None, "examples") or not _is_file(path):
             msg = f"hard negatives become a file of examples. Write to '{path.name}.jsonl', without kind or parts."
             raise OptionError(msg)
-        return Converted(options.output, _hard_negatives(source, path, chosen, options.corpus))
+        return Converted(options.output, _hard_negatives(source, path, hard_negatives, options.corpus))
     if kind is None:
         kind = "corpus" if columns else kind_of(source)
         converted = ("passages", "queries", "judgements") if kind == "collection" else ("passages",)
@@ -220,7 +199,7 @@ def convert(options: ConvertOptions) -> Converted:
 
 
 def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "words") -> Callable[[str], list[str]]:
-    """A function that cuts texts into passages of N words or sentences.
+    """Create a function that cuts texts into passages of N words or sentences.
 
     Raises:
         OptionError: The stride is longer than a passage.
@@ -232,7 +211,7 @@ def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "word
 
 
 def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None, dict[str, Any]]:
-    """The function that cuts texts, or None, and its options for the manifest."""
+    """Return the function that cuts texts, or None, and its options for the manifest."""
     size, stride, parts = options.passages, options.stride, options.parts
     if size is None and (stride is not None or options.by is not None):
         name = "by" if stride is None else "stride"
@@ -266,7 +245,7 @@ class _Reader:
     merge: bool
 
     def judgements(self) -> Qrels:
-        """The judgements of a split, or of the parts, with answers from the queries in the corpus or the source."""
+        """Read the judgements of a split, or derive those of the parts, with the answers of the queries."""
         qrels = read_qrels(self.source, self.split or "test")
         if self.cut is None:
             return qrels
@@ -278,7 +257,7 @@ class _Reader:
         return passage_parts.judged_parts(qrels, self._parts_in(open_own(place, self.columns)), answers)
 
     def examples(self) -> Examples:
-        """The examples of a split, mapped to the corpus if there is one; or the examples of the parts."""
+        """Read the examples of a split, mapped to the corpus if there is one; or derive the examples of the parts."""
         examples = read_examples(self.source, split=self.split or "train")
         if self.cut is None:
             return examples if self.corpus is None else against_corpus(examples, open_own(self.corpus, self.columns))
@@ -297,7 +276,7 @@ class _Reader:
         return lru_cache(_CACHED)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
 
     def _place_of(self, part: Part) -> Any:
-        """The address of the passages or queries: the corpus option, or the source."""
+        """Return the address of the passages or queries: the corpus option, or the source."""
         if part == "passages" and self.corpus is not None:
             return self.corpus
         # A single file holds one kind of data.
@@ -364,13 +343,10 @@ def _examples(reader: _Reader, path: Path, *, passages_path: Path | None = None)
     return {**counts, "without a positive": examples.dropped} if examples.dropped else counts
 
 
-def _hard_negatives(source: Any, path: Path, chosen: dict[str, Any], corpus: Any) -> dict[str, int]:
+def _hard_negatives(source: Any, path: Path, selection: HardNegatives, corpus: Any) -> dict[str, int]:
     """Write examples from a hard negatives file."""
-    if systems := chosen.get("systems"):
-        lists = [systems] if isinstance(systems, str) else systems
-        chosen["systems"] = [name.strip() for text in lists for name in text.split(",")]
     known = None if corpus is None else open_corpus(corpus)
-    examples = read_examples(source, corpus=known, hard_negatives=HardNegatives(**chosen))
+    examples = read_examples(source, corpus=known, hard_negatives=selection)
     counts = {
         "examples": write_examples(path, examples),
         "without a negative": sum(not row.negatives for row in examples),

@@ -108,17 +108,15 @@ class Corpus:
         if self._by_id is not None:
             yield from self._by_id.values()
             return
-        duplicates, blanks = Duplicates(self._identified), Blanks("passages", self.source)
-        count = 0
-        for _, passage in self._records():
-            if self._count is None:
-                duplicates.add(passage.id)
-                blanks.see(passage.id, passage.title, passage.text)
+        if self._count is not None:
+            yield from (passage for _, passage in self._records())
+            return
+        duplicates, count = Duplicates(self._identified), 0
+        for _, passage in self._reported():
+            duplicates.add(passage.id)
             count += 1
             yield passage
         duplicates.check()
-        if self.counts_empty:
-            blanks.report()
         self._count = self._nonempty(count)
 
     def __len__(self) -> int:
@@ -128,14 +126,14 @@ class Corpus:
         return self._count or 0
 
     def expected_size(self) -> int | None:
-        """The number of passages, for a progress bar: exact if known, otherwise an estimate that needs no parsing."""
+        """Return the number of passages: exact if known, otherwise an estimate without parsing, for a progress bar."""
         return self._size() if self._count is None else self._count
 
     def __contains__(self, document_id: object) -> bool:
         return isinstance(document_id, str) and not self.missing([document_id])
 
     def get(self, document_id: str) -> Passage:
-        """The passage with this id.
+        """Return the passage with this id.
 
         Raises:
             DataError: The id is unknown; the message suggests the nearest id.
@@ -150,14 +148,14 @@ class Corpus:
         return passage
 
     def missing(self, document_ids: Iterable[str]) -> set[str]:
-        """The ids that are not in the corpus. One call for many ids is much faster than many calls."""
+        """Return the ids that are not in the corpus. One call for many ids is much faster than many calls."""
         if self._files:
             return self._indexed().missing(document_ids)
         passages = self._loaded()
         return {document for document in document_ids if document not in passages}
 
     def find(self, document_ids: Iterable[str]) -> dict[str, Passage]:
-        """The passages with these ids; unknown ids are left out.
+        """Return the passages with these ids; unknown ids are left out.
 
         The first call scans the files for the ids without parsing all passages, so that a single query does not wait.
         """
@@ -178,7 +176,7 @@ class Corpus:
         return {document: self.get(document) for document in wanted if document not in missing}
 
     def unknown(self, document_id: str, *, file: object = None, line: int | None = None) -> DataError:
-        """The error for an unknown document id."""
+        """Return the error for an unknown document id."""
         close = nearest_id(document_id, self.ids())
         hint = f"; did you mean '{close}'?" if close else "."
         msg = (
@@ -188,22 +186,26 @@ class Corpus:
         return DataError(msg, file=file, line=line)
 
     def ids(self) -> list[str]:
-        """The ids of all passages, in order."""
+        """Return the ids of all passages, in order."""
         return [passage.id for passage in self]
 
     def fingerprint(self) -> str:
-        """A fingerprint of the content, computed once."""
+        """Return a fingerprint of the content, computed once."""
         if self._print is None:
             self._print = self._fingerprint()
         return self._print
 
-    def _identified(self) -> Iterator[tuple[Record, str]]:
+    def _reported(self) -> Iterator[tuple[Record, Passage]]:
+        """Yield the records, then report the number of empty passages."""
         blanks = Blanks("passages", self.source)
         for record, passage in self._records():
             blanks.see(passage.id, passage.title, passage.text)
-            yield record, passage.id
+            yield record, passage
         if self.counts_empty:
             blanks.report()
+
+    def _identified(self) -> Iterator[tuple[Record, str]]:
+        return ((record, passage.id) for record, passage in self._reported())
 
     def _nonempty(self, count: int) -> int:
         if not count:
@@ -252,7 +254,7 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
 
 
 def passage_of(record: Record) -> Passage:
-    """The passage in a record of any known format."""
+    """Return the passage in a record of any known format."""
     fields = record.fields
     name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
@@ -276,11 +278,11 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def nearest_id(name: str, known: Sequence[str]) -> str | None:
-    """The most similar id; None if no id is similar, or if there are too many: comparing millions takes minutes."""
+    """Return the most similar id; None if no id is similar, or if there are too many: millions take minutes."""
     return nearest(name, known) if len(known) <= _NEAREST_AMONG else None
 
 
 def text_digest(passage: Passage) -> bytes:
-    """A digest of a passage's text, ignoring white space; of the title if there is no text."""
+    """Return a digest of a passage's text, ignoring white space; of the title if there is no text."""
     text = " ".join(passage.text.split()) or f"\n{passage.title}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -58,7 +58,7 @@ class Examples(Sequence[Example], Tabular):
         return tuple(read_examples(self.address).rows)
 
     def as_json(self) -> dict[str, Any] | None:
-        """The output of `--json`."""
+        """Return the output of `--json`."""
         return self.report
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Examples(Sequence[Example], Tabular):
         write_examples(os.fspath(path), self)
 
     def to_pandas(self) -> DataFrame:
-        """A table with one row per example."""
+        """Return a table with one row per example."""
         import pandas
 
         columns = ["query_id", "query", "positives", "negatives", "answers"]

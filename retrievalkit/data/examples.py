@@ -95,14 +95,14 @@ class Examples:
         return iter(self.rows)
 
     def located(self) -> Iterator[tuple[int | None, Example]]:
-        """The examples with their lines (None = unknown)."""
+        """Yield the examples with their lines (None = unknown)."""
         if self.reread is not None:
             return self.reread()
         lines: Sequence[int | None] = self.lines or [None] * len(self.rows)
         return zip(lines, self.rows, strict=True)
 
     def documents(self) -> Iterator[tuple[int | None, str]]:
-        """The line and id of every document in the examples."""
+        """Yield the line and id of every document in the examples."""
         return ((line, document) for line, row in self.located() for document in (*row.positives, *row.negatives))
 
 
@@ -146,7 +146,7 @@ def read_examples(
 
 
 def no_positive(count: int, source: str | Path) -> DataError:
-    """The error for a source of `count` examples, none of which has a positive."""
+    """Return the error for a source of `count` examples, none of which has a positive."""
     problem = f"it contains {counted(count, 'examples')}, but no positive." if count else "it contains no examples."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 
@@ -194,7 +194,7 @@ def check_examples(examples: Examples, corpus: Corpus | None) -> None:
 
 
 def texts_wanted(count: int, source: str) -> DataError:
-    """The error for `count` documents without texts."""
+    """Return the error for `count` documents without texts."""
     msg = (
         f"the examples refer to {counted(count, 'documents')} by id, without texts. Give the corpus: --corpus. "
         'If "positives" and "negatives" are texts, name these fields "positive" and "negative".'
@@ -225,7 +225,7 @@ def check_texts(texts: Mapping[str, tuple[str, int | None]], corpus: Corpus) -> 
 
 
 def _texts_of(examples: Examples) -> dict[str, tuple[str, int | None]]:
-    """The texts of passages without ids, with file and line."""
+    """Return the texts of passages without ids, with file and line."""
     bare = {passage.id: passage.text for passage in examples.passages.values() if is_bare(passage)}
     if not bare:
         return {}
@@ -259,14 +259,14 @@ def check_teacher(examples: Examples, *, negatives: int = 1) -> None:
 
 
 def unscored(example: Example) -> list[str]:
-    """The kinds without teacher score: "positive" (the first), "negative" (all)."""
+    """Return the kinds without teacher score: "positive" (the first), "negative" (all)."""
     scored = (example.teacher or {}).keys()
     needed = {"positive": example.positives[:1], "negative": example.negatives}
     return [name for name, ids in needed.items() if scored.isdisjoint(ids)]
 
 
 def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
-    """The example in a record of any known format, and the passages whose texts it contains."""
+    """Return the example in a record of any known format, and the passages whose texts it contains."""
     example, passages = _example_of(record, namer, chooser)
     return replace(example, fields=query_fields(record)), passages
 
@@ -340,7 +340,7 @@ def _by_ids(record: Record, query: str, positives: str, negatives: str) -> Examp
 def _with_passages(
     record: Record, query_id: str, query: str, positives: str, negatives: str
 ) -> tuple[Example, list[Passage]]:
-    """An example with embedded passages, texts included, in two fields."""
+    """Return an example with embedded passages, texts included, in two fields."""
     items = record.items(positives), record.items(negatives)
     good = [_embedded(item, record, positives) for item in items[0]]
     bad = [_embedded(item, record, negatives) for item in items[1]]

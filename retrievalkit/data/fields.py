@@ -32,7 +32,7 @@ _ROWS = 65_536
 
 
 def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Value]:
-    """The metadata fields of a record: all except `known` fields, plus the fields in BEIR's `metadata`."""
+    """Return the metadata fields of a record: all except `known` fields, plus the fields in BEIR's `metadata`."""
     fields: dict[str, Value] = {}
     for name, value in values.items():
         if name in _METADATA and isinstance(value, Mapping):
@@ -146,13 +146,13 @@ class FieldTable:
         return self._columns[name]
 
     def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
-        """The id and the fields of each text."""
+        """Yield the id and the fields of each text."""
         for batch in self._opened().iter_batches(_ROWS):
             for row in batch.to_pylist():
                 yield row.pop(_ID), {name: value for name, value in row.items() if value is not None}
 
     def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
-        """Values and text counts of each field with 2 to `most` distinct values, most frequent first."""
+        """Return values and text counts of each field with 2 to `most` distinct values, most frequent first."""
         facets = {}
         for name in self.names:
             counts = self.values(name)[1].value_counts()

@@ -82,7 +82,7 @@ def existing(path: str | Path) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The sorted names in a folder."""
+    """Return the sorted names in a folder."""
     with reading(folder):
         return sorted(os.listdir(folder))
 
@@ -103,7 +103,7 @@ def inside(path: Path, name: str, kinds: str) -> Path:
 
 
 def listing(folder: Path) -> str:
-    """The names in a folder, for an error message."""
+    """Return the names in a folder, for an error message."""
     return shortlist(names_in(folder)) or "nothing"
 
 
@@ -122,7 +122,7 @@ def is_plain(path: str | Path) -> bool:
 
 
 def fingerprint(path: str | Path) -> str:
-    """A fingerprint of a file's bytes."""
+    """Return a fingerprint of a file's bytes."""
     with reading(path):
         return fingerprint_file(path)
 
@@ -141,7 +141,7 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def stamp(file: Path | int) -> tuple[int, int]:
-    """Size and modification time of a file (by path or descriptor), which change when it is written."""
+    """Return size and modification time of a file (by path or descriptor), which change when it is written."""
     with reading(str(file)):
         status = os.stat(file)
     return status.st_size, status.st_mtime_ns
@@ -190,12 +190,12 @@ def read_lines(path: str | Path) -> Iterator[Line]:
 
 
 def filled_lines(path: str | Path) -> Iterator[Line]:
-    """The lines that are not blank."""
+    """Yield the lines that are not blank."""
     return (line for line in read_lines(path) if line.text and not line.text.isspace())
 
 
 def first_character(path: str | Path) -> str:
-    """The first non-blank character of a file; "" for an empty file."""
+    """Return the first non-blank character of a file; "" for an empty file."""
     with open_bytes(path) as stream:
         while block := stream.read(_LOOK):
             # The same white space that `filled_lines` skips.
@@ -206,7 +206,7 @@ def first_character(path: str | Path) -> str:
 
 @contextmanager
 def packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A stream that compresses according to the file extension; the same content gives the same bytes."""
+    """Yield a stream that compresses according to the file extension; the same content gives the same bytes."""
     if path.suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
             yield cast("IO[bytes]", stream)
@@ -240,7 +240,7 @@ def write_jsonl(path: str | Path, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
-    """The error for bytes that are not UTF-8."""
+    """Return the error for bytes that are not UTF-8."""
     raw, place = error.object, error.start - (error.object.rfind(b"\n", 0, error.start) + 1)
     twice = "compressed twice" if raw.startswith((_GZIP, _ZSTD)) else "in another encoding, or not text"
     guess = "in UTF-16" if raw.startswith(_UTF16) else twice
@@ -249,7 +249,7 @@ def not_utf8(path: str | Path, line: int, error: UnicodeDecodeError) -> DataErro
 
 
 def too_long(path: str | Path, line: int) -> DataError:
-    """The error for a line over the size limit."""
+    """Return the error for a line over the size limit."""
     msg = f"the line is longer than {LONGEST_LINE >> 20} MiB. Is it a text file with one record per line?"
     return DataError(msg, file=path, line=line)
 

@@ -48,7 +48,7 @@ class Form(NamedTuple):
 
 
 def corpus_table(row: list[str]) -> Table | None:
-    """The layout of a corpus table: DPR, with or without a header, or MS MARCO."""
+    """Return the layout of a corpus table: DPR, with or without a header, or MS MARCO."""
     names = _names(row)
     if is_judgement_header(row):
         return None
@@ -62,7 +62,7 @@ def corpus_table(row: list[str]) -> Table | None:
 
 
 def query_table(row: list[str]) -> Table | None:
-    """The layout of a query table: id and text, or DPR's question and answers."""
+    """Return the layout of a query table: id and text, or DPR's question and answers."""
     names = _names(row)
     if names[0] in QUERY_IDS and any(name in names for name in QUERY_TEXTS):
         return Table(names, header=True)
@@ -74,7 +74,7 @@ def query_table(row: list[str]) -> Table | None:
 
 
 def triple_table(row: list[str]) -> Table | None:
-    """The layout of a triples table with a header."""
+    """Return the layout of a triples table with a header."""
     names = _names(row)
     return Table(names, header=True) if names[0] in ANCHORS and set(names) & set(POSITIVES) else None
 
@@ -93,7 +93,7 @@ def is_example(names: Set[str]) -> bool:
 
 
 def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:
-    """The error for a record that lacks one of the fields it `needs`, or has no known format."""
+    """Return the error for a record that lacks one of the fields it `needs`, or has no known format."""
     absent = {name: fields for name, fields in needs.items() if not record.fields.keys() & set(fields)}
     if len(absent) == len(needs):
         return record.unknown_form(kind, known)
@@ -117,7 +117,7 @@ def columns(text: str, widths: tuple[int, ...]) -> list[str]:
 
 
 def number(value: Any) -> float:
-    """The number in a cell or a JSON value; NaN if it is not a number, or only valid in Python (1_0)."""
+    """Return the number in a cell or a JSON value; NaN if it is not a number, or only valid in Python (1_0)."""
     try:
         return math.nan if isinstance(value, str) and ("_" in value or not value.isascii()) else float(value)
     except (ValueError, TypeError, OverflowError):

@@ -10,11 +10,16 @@ become the teacher scores.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from annotated_types import Ge
+
+from retrievalkit.contracts.declarations import Place, Reads
+from retrievalkit.data import inputs
 from retrievalkit.data.forms import QUERY_TEXTS
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.queries import read_queries
@@ -27,20 +32,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HardNegatives:
-    """Selection of hard negatives.
+    """Options for sentence-transformers' file of hard negatives by system.
 
-    Attributes:
-        queries: The source of the query texts; None = in each line.
-        systems: The systems whose passages are used, in this order; None = all, in the order of the line.
-        per_system: Maximum number of negatives per system that no earlier system has, best first; None = all.
-        scores: A file of re-ranker scores (`data.pair_scores`), which become the teacher scores of the examples.
-        margin: Minimum difference between the lowest score of a positive and a negative's score; None = no minimum.
+    Args:
+        queries: The query texts.
+        systems: Only hard negatives of these systems (comma-separated), in this order.
+        per_system: Maximum number of hard negatives per system.
+        scores: Re-ranker scores (qid, pid, score), used as teacher scores.
+        margin: Keep only hard negatives that score at least this much below each positive.
     """
 
-    queries: str | None = None
-    systems: Sequence[str] | None = None
-    per_system: int | None = None
-    scores: str | None = None
+    heading: ClassVar = "Hard negatives by system"
+
+    queries: Annotated[Any, Reads(inputs.queries)] = None
+    systems: str | Sequence[str] | None = None
+    per_system: Annotated[int, Ge(1)] | None = None
+    scores: Annotated[Place | None, Reads()] = None
     margin: float | None = None
 
 
@@ -52,6 +59,8 @@ class Chooser:
             msg = f"margin {options.margin:g} compares re-ranker scores, and scores is not set. Set it to their file."
             raise OptionError(msg)
         self.options = options
+        systems = [options.systems] if isinstance(options.systems, str) else options.systems or ()
+        self._systems = [name.strip() for listed in systems for name in listed.split(",")]
         self.seen: set[str] = set()
         texts = [] if options.queries is None else read_queries(options.queries)
         self._texts = {query.id: query.text for query in texts}
@@ -59,10 +68,10 @@ class Chooser:
         if options.scores is not None:
             from retrievalkit.data.pair_scores import PairScores
 
-            self._scores = PairScores.read(options.scores)
+            self._scores = PairScores.read(os.fspath(options.scores))
 
     def choose(self, record: Record) -> tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, float] | None]:
-        """The query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""
+        """Return the query id, query text, ids of positives and negatives, and teacher scores (or None) of a line."""
         query_id, positives = record.identifier("qid"), record.identifiers("pos")
         by_system = record.fields["neg"]
         if not isinstance(by_system, Mapping):
@@ -71,11 +80,7 @@ class Chooser:
         self.seen.update(by_system)
         scores = {} if self._scores is None else self._scores.of(query_id)
         ranked = record._replace(fields=dict(by_system))
-        systems = (
-            list(by_system)
-            if self.options.systems is None
-            else [name for name in self.options.systems if name in by_system]
-        )
+        systems = [name for name in self._systems if name in by_system] if self._systems else by_system
         lists = [ranked.identifiers(system) for system in systems]
         highest = math.inf
         if positives and self.options.margin is not None:
@@ -96,7 +101,7 @@ class Chooser:
 
     def check_systems(self) -> None:
         """Refuse systems that are in no line."""
-        for system in self.options.systems or ():
+        for system in self._systems:
             if system not in self.seen:
                 raise UnknownNameError("system", system, self.seen)
 

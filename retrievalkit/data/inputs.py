@@ -32,7 +32,7 @@ _KNOWN = (
 
 
 def passages(data: Any, *, numbered: bool = True) -> str:
-    """The address of passages; passages without ids are numbered from 0, or refused when read."""
+    """Return the address of passages; passages without ids are numbered from 0, or refused when read."""
     if isinstance(data, Mapping):
         if (split := next((name for name, value in data.items() if hasattr(value, "column_names")), None)) is not None:
             msg = f"this is a dict of several data sets. Choose a split: data['{split}']."
@@ -45,7 +45,7 @@ def passages(data: Any, *, numbered: bool = True) -> str:
 
 
 def queries(data: Any) -> str:
-    """The address of queries; queries without ids, such as plain texts, are numbered from 0."""
+    """Return the address of queries; queries without ids, such as plain texts, are numbered from 0."""
     if isinstance(data, Mapping):
         data = [{"id": name, "text": text} for name, text in data.items()]
     # DPR's questions have no ids; their ids are hashes.
@@ -53,7 +53,7 @@ def queries(data: Any) -> str:
 
 
 def judgements(data: Any) -> str:
-    """The address of judgements: rows, or a dict query -> document -> grade (or query -> relevant documents)."""
+    """Return the address of judgements: rows, or a dict query -> document -> grade (or query -> relevant documents)."""
     if isinstance(data, Mapping):
         rows = []
         for query, judged in data.items():
@@ -67,7 +67,7 @@ def judgements(data: Any) -> str:
 
 
 def examples(data: Any) -> str:
-    """The address of training examples."""
+    """Return the address of training examples."""
     if hasattr(data, "address"):
         address: str = data.address  # rk.Examples
         return address
@@ -75,7 +75,7 @@ def examples(data: Any) -> str:
 
 
 def run(data: Any) -> str:
-    """The address of a run: a file, an `rk.Run`, or any input of `hits`."""
+    """Return the address of a run: a file, an `rk.Run`, or any input of `hits`."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
     address: str = data.address if hasattr(data, "address") else InMemory.of("run", run=hits(data))
@@ -83,7 +83,7 @@ def run(data: Any) -> str:
 
 
 def runs(data: Any) -> tuple[str, ...]:
-    """The addresses of runs, in a list or by name; in-memory runs with the same name are numbered."""
+    """Return the addresses of runs, in a list or by name; in-memory runs with the same name are numbered."""
     if isinstance(data, Mapping) and not hasattr(data, "address"):
         return tuple(InMemory.of(str(name), run=open_run(run(value))) for name, value in data.items())
     items = data if isinstance(data, Iterable) and not isinstance(data, str | Mapping) else [data]
@@ -98,7 +98,7 @@ def runs(data: Any) -> tuple[str, ...]:
 
 
 def hits(data: Any) -> dict[str, Hits]:
-    """The hits of each query, best first, from a dict query -> hits, a table or rows."""
+    """Return the hits of each query, best first, from a dict query -> hits, a table or rows."""
     if isinstance(data, Mapping):
         return {str(query): _ordered(ranking, str(query)) for query, ranking in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
@@ -116,7 +116,7 @@ def hits(data: Any) -> dict[str, Hits]:
 
 
 def model(value: Any) -> str:
-    """The path or name of a model; a loaded `rk.Retriever` is read again, because it can only encode."""
+    """Return the path or name of a model; a loaded `rk.Retriever` is read again, because it can only encode."""
     return place(getattr(value, "source", value), "the model")
 
 
@@ -127,7 +127,7 @@ def with_corpus(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place(value: Any, what: str) -> str:
-    """A path, or a name in place of a path."""
+    """Return a path, or a name in place of a path."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     msg = f"{what} is {value!r:.80}, but should be a path."
@@ -208,7 +208,7 @@ def _iterable(data: Any, what: str) -> Any:
 
 
 def _address(data: Any) -> str | None:
-    """The address or path as text; None for data in memory."""
+    """Return the address or path as text; None for data in memory."""
     if isinstance(data, str):
         # Distinguish a text from a misspelt address, as far as possible.
         if not isinstance(data, InMemory) and len(data.split()) > 1 and ":" not in data and not os.path.exists(data):

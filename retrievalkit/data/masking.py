@@ -23,7 +23,7 @@ _MASKED, _RANDOM = 0.8, 0.9
 
 
 def mask_budget(length: int, ratio: float) -> int:
-    """The number of tokens to mask: length times ratio, rounded, at least one."""
+    """Return the number of tokens to mask: length times ratio, rounded, at least one."""
     return max(1, round(length * ratio))
 
 
@@ -87,5 +87,5 @@ def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def count_labels(labels: Tensor) -> int:
-    """The number of tokens to predict."""
+    """Return the number of tokens to predict."""
     return int((labels != UNLABELLED).sum())

@@ -80,7 +80,7 @@ class PairScores:
 
 
 def _starts(queries: np.ndarray) -> np.ndarray:
-    """The start of each run of equal ids."""
+    """Return the start of each run of equal ids."""
     return np.concatenate([[0], np.flatnonzero(queries[1:] != queries[:-1]) + 1])
 
 

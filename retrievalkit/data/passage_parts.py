@@ -64,7 +64,7 @@ def equal_parts(text: str, count: int) -> list[str]:
 
 
 def parts_of(passage: Passage, cut: Callable[[str], list[str]]) -> list[Passage]:
-    """The parts of a passage; a passage without text is its own part."""
+    """Return the parts of a passage; a passage without text is its own part."""
     texts = cut(passage.text) or [""]
     return [replace(passage, id=f"{passage.id}#{number}", text=text) for number, text in enumerate(texts, 1)]
 
@@ -75,7 +75,7 @@ def _relevant(parts: Sequence[Passage], answers: Sequence[str]) -> Sequence[Pass
 
 
 def judged_parts(qrels: Qrels, parts: Parts, answers: Mapping[str, Sequence[str]]) -> Qrels:
-    """The judgements of the parts."""
+    """Return the judgements of the parts."""
     return {
         query: {
             part.id: grade
@@ -87,7 +87,7 @@ def judged_parts(qrels: Qrels, parts: Parts, answers: Mapping[str, Sequence[str]
 
 
 def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
-    """The examples with parts in place of their documents."""
+    """Return the examples with parts in place of their documents."""
     if scored := sum(row.teacher is not None for row in examples.rows):
         notices.note(f"Dropped the teacher scores of {scored:,} examples: they belong to whole passages, not to parts.")
     rows = [
@@ -103,7 +103,7 @@ def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
 
 
 def in_passages(examples: Examples, corpus: Corpus) -> Examples:
-    """The examples, with the passages ID#1, ID#2 ... in place of each document that the corpus stores as passages."""
+    """Return the examples with passages ID#1, ID#2 ... in place of the documents that the corpus stores as passages."""
     unknown = corpus.missing({document for _, document in examples.documents()} - examples.passages.keys())
     parts = {document: passages for document in unknown if (passages := passages_of(corpus, document))}
     if not parts:
@@ -168,7 +168,7 @@ class Document:
 
 
 def passages_of(corpus: Corpus, document: str) -> list[Passage]:
-    """The passages ID#1, ID#2 ... of a document in a corpus, in order."""
+    """Return the passages ID#1, ID#2 ... of a document in a corpus, in order."""
     passages: list[Passage] = []
     first, count = 1, 16
     while count:
@@ -180,7 +180,7 @@ def passages_of(corpus: Corpus, document: str) -> list[Passage]:
 
 
 def open_document(corpus: Corpus, document: str) -> Document | None:
-    """The document, or the single passage, with an id; None if the corpus has neither."""
+    """Return the document, or the single passage, with this id; None if the corpus has neither."""
     passages = list(corpus.find([document]).values()) or passages_of(corpus, document)
     if not passages:
         return None
@@ -210,7 +210,7 @@ def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[i
 
 
 def _overlap(before: str, after: str, shared: int | None) -> int:
-    """The number of characters shared by the end of a passage and the start of the next."""
+    """Return the number of characters shared by the end of a passage and the start of the next."""
     starts = [word.start() for word in _WORD.finditer(before)]
     candidates = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
     sizes = (len(before) - start for start in candidates if after.startswith(before[start:]))
@@ -218,7 +218,7 @@ def _overlap(before: str, after: str, shared: int | None) -> int:
 
 
 def _origin(source: object) -> tuple[Path | None, int | None]:
-    """The folder of documents behind a corpus, and the number of words shared by consecutive passages, if known."""
+    """Return the folder of a corpus's documents, and the number of words shared by consecutive passages, if known."""
     if not isinstance(source, str):  # passages in memory
         return None, None
     if source.startswith("documents:"):

@@ -64,7 +64,7 @@ class Places:
         self._base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
 
     def start(self, record: Record) -> int:
-        """The start of a record."""
+        """Return the start of a record."""
         return int(self._base_of[record.file]) + record.start
 
     def read(self, start: int, size: int) -> Record:
@@ -101,7 +101,7 @@ class Positions:
         return len(self._hashes)
 
     def missing(self, identifiers: Iterable[str]) -> set[str]:
-        """The ids that have no record."""
+        """Return the ids that have no record."""
         import numpy
 
         wanted = list(identifiers)
@@ -110,7 +110,7 @@ class Positions:
         return {wanted[place] for place in numpy.flatnonzero(self._hashes[places] != hashes).tolist()}
 
     def candidates(self, identifier: str) -> Iterator[Record]:
-        """The records whose id has the same hash: almost always one record or none."""
+        """Yield the records whose id has the same hash: almost always one record or none."""
         place = int(self._hashes.searchsorted(hash(identifier)))
         while place < len(self) and self._hashes[place] == hash(identifier):
             yield self._places.read(int(self._starts[place]), int(self._sizes[place]))

@@ -118,7 +118,7 @@ def write_queries(path: str | Path, queries: Iterable[Query]) -> int:
 
 
 def query_of(record: Record, namer: QuestionNamer) -> Query:
-    """The query in a record of any known format."""
+    """Return the query in a record of any known format."""
     fields = record.fields
     identifier = next((name for name in QUERY_IDS if name in fields), None)
     example = is_example(fields.keys()) and "positive_ctxs" not in fields
@@ -135,7 +135,7 @@ def query_of(record: Record, namer: QuestionNamer) -> Query:
 
 
 def query_fields(record: Record) -> dict[str, Value]:
-    """The metadata of a query or a training example: all fields except ids, texts, documents and answers."""
+    """Return the metadata of a query or a training example: all fields except ids, texts, documents and answers."""
     own = {name: value for name, value in record.fields.items() if not is_numbered(name, POSITIVES + NEGATIVES)}
     return fields_of(own, _KNOWN)
 
@@ -146,7 +146,7 @@ def straight_quotes(question: str) -> str:
 
 
 def hashed_id(text: str) -> str:
-    """An id for a text that has none: a hash, the same wherever the text occurs."""
+    """Return an id for a text that has none: a hash, the same wherever the text occurs."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -160,6 +160,6 @@ class QuestionNamer:
         self._seen: dict[str, int] = {}
 
     def name(self, text: str) -> str:
-        """The id of the next occurrence of a text."""
+        """Return the id of the next occurrence of a text."""
         count = self._seen[text] = self._seen.get(text, 0) + 1
         return hashed_id(text) if count == 1 else f"{hashed_id(text)}-{count}"

@@ -43,42 +43,42 @@ class Record(NamedTuple):
     element: int = 0
 
     def error(self, problem: str) -> DataError:
-        """An error at this record."""
+        """Return an error at this record."""
         place = f"element {self.element}: " if self.element else ""
         return DataError(place + problem, file=self.file, line=self.line)
 
     def unknown_form(self, kind: str, forms: tuple[str, ...]) -> DataError:
-        """The error for fields that match no known format."""
+        """Return the error for fields that match no known format."""
         names = field_names(self.fields)
         return self.error(f"no known format of a {kind} has these fields: {names}. Known formats: {'; '.join(forms)}.")
 
     def duplicated(self, identifier: str, first: Record) -> DataError:
-        """The error for an id that an earlier record already uses."""
+        """Return the error for an id that an earlier record already uses."""
         unit = getattr(first.file, "_unit", "line")
         place = f"element {first.element}" if first.element else f"{unit} {first.line}"
         where = place if first.file == self.file else f"{first.file}, {place}"
         return self.error(f"the id '{identifier}' is already used at {where}. Every id must be unique.")
 
     def identifier(self, name: str) -> str:
-        """The id in a field: text without tabs and line breaks, or an integer, converted to text."""
+        """Return the id in a field: text without tabs and line breaks, or an integer, converted to text."""
         return self._identifier(self.fields[name], name)
 
     def identifiers(self, name: str) -> tuple[str, ...]:
-        """The list of ids in a field; () if it is absent or null."""
+        """Return the list of ids in a field; () if it is absent or null."""
         return tuple(self._identifier(item, name) for item in self.items(name))
 
     def text(self, name: str) -> str:
-        """The text in a field."""
+        """Return the text in a field."""
         return self._text(self.fields[name], name)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The list of texts in a field; () if it is absent or null. A single text is a list of one."""
+        """Return the list of texts in a field; () if it is absent or null. A single text is a list of one."""
         if isinstance(self.fields.get(name), str):
             return (self.text(name),)
         return tuple(self._text(item, name) for item in self.items(name))
 
     def items(self, name: str) -> list[Any]:
-        """The list in a field; [] if it is absent or null."""
+        """Return the list in a field; [] if it is absent or null."""
         value = self.fields.get(name)
         if value is None:
             return []
@@ -110,7 +110,7 @@ class Record(NamedTuple):
 
 
 def id_problem(identifier: str) -> str | None:
-    """The reason why a text is not a valid id, as a sentence; None if it is valid.
+    """Return the reason why a text is not a valid id, as a sentence; None if it is valid.
 
     Ids are written to run files, id lists and messages, each in a line or cell.
     """
@@ -183,7 +183,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
 
 
 def table_of(path: str | Path, form: TableForm) -> Table | None:
-    """The layout of a table file; None for JSON, and for a table that `form` does not recognise."""
+    """Return the layout of a table file; None for JSON, and for a table that `form` does not recognise."""
     if files.first_character(path) in ("{", "["):
         return None
     cells, gap = first_row(path)
@@ -194,7 +194,7 @@ def table_of(path: str | Path, form: TableForm) -> Table | None:
 
 
 def first_row(path: str | Path) -> tuple[list[str], str]:
-    """The cells of a table's first row ([] for an empty file), and the cell separator.
+    """Return the cells of a table's first row ([] for an empty file), and the cell separator.
 
     The separator is a tab; in a .csv file whose first row, the header, has no tab, it is a comma or semicolon.
     """

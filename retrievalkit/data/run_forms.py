@@ -97,7 +97,7 @@ class RunForm:
         return Rows(columns[0], columns[self.document], scores, places) if scores and finite else None
 
     def _columns(self, text: str) -> list[list[str]] | None:
-        """The columns, from a single split with line ends as cells; None unless every line has `width` cells."""
+        """Return the columns, from a single split with line ends as cells; None unless every line has `width` cells."""
         gap = "\t" if "\t" in text else " "
         if gap == " " and ("  " in text or "\n " in text or " \n" in text or text.startswith(" ")):
             return None

@@ -56,7 +56,7 @@ class Columns(NamedTuple):
 
 
 def ranking(run: Mapping[str, Sequence[tuple[str, float]]], query_id: str) -> Ranking:
-    """A run's ranking for a query."""
+    """Return a run's ranking for a query."""
     hits = run.get(query_id, ())
     return [document for document, _ in hits], [score for _, score in hits]
 
@@ -103,7 +103,7 @@ def check_run(run: Mapping[str, Hits]) -> None:
 
 
 def columns_of(run: Mapping[str, Hits], query: str) -> Columns:
-    """The hits of a query as columns, possibly unsorted and with duplicate documents; see `RunFile.columns`.
+    """Return the hits of a query as columns, possibly unsorted and with duplicate documents; see `RunFile.columns`.
 
     Reading columns takes half as long as reading hits.
     """
@@ -154,7 +154,7 @@ class RunFile(Mapping[str, Hits]):
         return sorted(hits, key=itemgetter(1, 0), reverse=True)
 
     def columns(self, query: str) -> Columns:
-        """The hits of a query as columns, in line order unless `ties` is "run".
+        """Return the hits of a query as columns, in line order unless `ties` is "run".
 
         Duplicate documents are not checked here: accessing the hits of the query raises the error.
         """
@@ -214,7 +214,7 @@ class RunFile(Mapping[str, Hits]):
                 setattr(self, name, array(values.typecode, ordered.tobytes()))
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Blocks of whole lines, each with its byte offset in the file."""
+        """Yield blocks of whole lines, each with its byte offset in the file."""
         self._stream.seek(0)
         bom = self._stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
         start, rest = self._stream.seek(len(codecs.BOM_UTF8) if bom else 0), b""
@@ -232,7 +232,7 @@ class RunFile(Mapping[str, Hits]):
             yield start, rest + b"\n"
 
     def _query(self, line: bytes) -> str:
-        """The query of a line."""
+        """Return the query of a line."""
         try:
             return self.form.row(line.decode().rstrip("\r"), self.path, 1, ranks=False)[0]
         except (DataError, UnicodeDecodeError):
@@ -240,7 +240,7 @@ class RunFile(Mapping[str, Hits]):
             raise
 
     def _raw(self, number: int) -> bytes:
-        """The lines of a query."""
+        """Return the lines of a query."""
         if files.stamp(self._stream.fileno()) != self._stamp:
             msg = "the file changed while it was being read. Start again."
             raise DataError(msg, file=self.path)
@@ -259,7 +259,7 @@ class RunFile(Mapping[str, Hits]):
             self.form.row(line.text, self.path, line.number, ranks=self._by_rank)
 
     def _repeated(self, query: str) -> DataError:
-        """The error for the first document that occurs twice for a query."""
+        """Return the error for the first document that occurs twice for a query."""
         seen: dict[str, int] = {}
         for line in files.filled_lines(self.path):
             line_query, document, _, _ = self.form.row(line.text, self.path, line.number, ranks=False)
@@ -274,7 +274,7 @@ def _decrease(scores: Sequence[float]) -> bool:
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
-    """The names of runs: the file names, or the paths where two files share a name."""
+    """Return the names of runs: the file names, or the paths where two files share a name."""
     stems = [_stem(Path(path).name) for path in paths]
     shared = {stem for stem, count in Counter(stems).items() if count > 1}
     names = [str(path) if stem in shared else stem for path, stem in zip(paths, stems, strict=True)]
@@ -345,7 +345,7 @@ def _with_short_scores(hits: Sequence[tuple[str, float]]) -> Iterator[tuple[str,
 
 
 def _scored(path: Path, line: int, query: str, scores: Any) -> dict[str, float]:
-    """The hits of a query in a JSON run."""
+    """Return the hits of a query in a JSON run."""
     if not isinstance(scores, dict):
         scores = {query: scores}
     hits = {}

@@ -20,7 +20,7 @@ _COMMON = frozenset(
 
 
 def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
-    """The window of `words` words with the most words and terms of the query.
+    """Return the window of `words` words with the most words and terms of the query.
 
     Ties go to the middle window, so that the matching words have context on both sides.
     """
@@ -39,14 +39,14 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
 
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
-    """The positions of the words in a text that match the query or its terms, by stem."""
+    """Return the positions of the words in a text that match the query or its terms, by stem."""
     key = _matcher(query, frozenset(terms))
     return tuple(match.span() for match in _WORD.finditer(text) if key(match[0]))
 
 
 @lru_cache(maxsize=64)
 def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
-    """A function: word -> the stem or term that it matches, or ""; cached for hits with the same terms.
+    """Return a function: word -> the stem or term that it matches, or ""; cached for hits with the same terms.
 
     A word matches if its stem is in the query, or if it begins with an index term, which may be a stem.
     """

@@ -23,10 +23,10 @@ class Sliceable(Protocol):
     """Pieces in memory or on disk that can be sliced."""
 
     def __len__(self) -> int:
-        """The number of tokens."""
+        """Return the number of tokens."""
 
     def __getitem__(self, part: slice) -> Pieces:
-        """A slice of the tokens."""
+        """Return a slice of the tokens."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Document:
     max_length: int
 
     def text(self, sentences: range) -> Pieces:
-        """The tokens of a range of sentences."""
+        """Return the tokens of a range of sentences."""
         return self.pieces[self._start(sentences.start) : self._start(sentences.stop)]
 
     def length(self, sentences: range) -> int:
-        """The number of tokens in a range of sentences."""
+        """Return the number of tokens in a range of sentences."""
         return self._start(sentences.stop) - self._start(sentences.start)
 
     def _start(self, sentence: int) -> int:
@@ -58,7 +58,7 @@ class Document:
 
 
 def sentence_ends(text: str, language: str = "en") -> list[int]:
-    """The end of each sentence of a text, in characters, including the space after it."""
+    """Return the end of each sentence of a text, in characters, including the space after it."""
     import sentencex
 
     # Piece by piece: the time is quadratic in the length of an unclosed quotation.
@@ -75,7 +75,7 @@ def sentence_ends(text: str, language: str = "en") -> list[int]:
 
 
 def token_ends(piece_ends: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The end of each sentence, in tokens; sentences without tokens are left out.
+    """Return the end of each sentence, in tokens; sentences without tokens are left out.
 
     Args:
         piece_ends: The end of each token, in characters, ascending.

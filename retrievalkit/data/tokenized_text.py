@@ -26,7 +26,7 @@ class Pieces:
         return Pieces(self.ids[part], self.starts[part])
 
     def words(self) -> list[range]:
-        """The token positions of each word; the rest of a cut word at the start counts as a word."""
+        """Return the token positions of each word; the rest of a cut word at the start counts as a word."""
         first = [position for position, starts in enumerate(self.starts) if starts or not position]
         return [range(start, stop) for start, stop in zip(first, [*first[1:], len(self)], strict=True)] if first else []
 
@@ -57,7 +57,7 @@ class Vocabulary:
     ordinary: Sequence[int]
 
     def wrap(self, ids: Sequence[int]) -> list[int]:
-        """The tokens of a text, surrounded by the special tokens."""
+        """Return the tokens of a text, surrounded by the special tokens."""
         return [*self.before, *ids, *self.after]
 
     @property

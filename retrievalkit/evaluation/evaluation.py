@@ -99,7 +99,7 @@ class Evaluation(dict[str, float], Tabular):
             self.notes.append(f"{len(ids)} of {counted(len(among), 'queries')} {problem}: {first_ids(sorted(ids))}.")
 
     def as_json(self, *, per_query: bool = False) -> dict[str, Any]:
-        """The evaluation as JSON values."""
+        """Return the evaluation as JSON values."""
         value: dict[str, Any] = {"metrics": dict(self), "queries": self.queries, "notes": self.notes}
         return value | {"per_query": self.per_query} if per_query else value
 
@@ -157,6 +157,6 @@ class Evaluations(dict[str, Evaluation]):
         return text_table(rows, right=range(1, len(metrics) + 1))
 
     def as_json(self) -> dict[str, Any]:
-        """The evaluation of a single run, or of several runs by name, as JSON values."""
+        """Return the evaluation of a single run, or of several runs by name, as JSON values."""
         values = {name: evaluation.as_json(per_query=self.per_query) for name, evaluation in self.items()}
         return {"runs": values} if len(values) > 1 else next(iter(values.values()))

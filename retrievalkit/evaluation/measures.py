@@ -40,7 +40,7 @@ def check_metrics(metrics: str | Sequence[str], qrels: Qrels) -> None:
 
 
 def mean(name: str, by_query: Mapping[str, float]) -> float:
-    """The mean; or the sum for metrics that count, such as NumRel."""
+    """Return the mean; or the sum for metrics that count, such as NumRel."""
     return open_metric(name).mean(list(by_query.values()))
 
 
@@ -111,7 +111,7 @@ class IrMeasure(Metric):
         return self if err else IrMeasure(measure(dcg="log2", gains=gains))
 
     def value(self, query: Judged) -> float:
-        """The value for a query."""
+        """Return the value for a query."""
         grades = {str(rank): grade for rank, grade in enumerate(query.found, 1) if grade is not None}
         unranked = Counter(query.grades)
         unranked.subtract(grades.values())
@@ -121,7 +121,7 @@ class IrMeasure(Metric):
         return values[measure.measure].get("1", 0.0)
 
     def mean(self, values: Sequence[float]) -> float:
-        """The mean; or the sum for metrics that count, such as NumRel. 0 if there are no values."""
+        """Return the mean; or the sum for metrics that count, such as NumRel. 0 if there are no values."""
         if not values:
             return 0.0
         aggregator = self.measure.aggregator()
@@ -131,13 +131,13 @@ class IrMeasure(Metric):
 
 
 def measure_of(name: str, qrels: Qrels) -> Metric:
-    """The metric with this name, for these judgements."""
+    """Return the metric with this name, for these judgements."""
     metric = open_metric(name)
     return metric.for_grades(qrels) if isinstance(metric, IrMeasure) else metric
 
 
 def open_metric(name: str) -> Metric:
-    """The metric with this name; see `measure_of`."""
+    """Return the metric with this name; see `measure_of`."""
     base = re.split(r"\W", name, maxsplit=1)[0]
     if base in registry.names("metric"):
         metric: Metric = registry.get("metric", base).of(name)  # type: ignore[attr-defined]
@@ -154,7 +154,7 @@ def open_metric(name: str) -> Metric:
 
 
 def _required(measure: Any) -> set[str]:
-    """The parameters that the measure itself, or every program that computes it, requires."""
+    """Return the parameters that the measure itself, or every program that computes it, requires."""
     programs = [
         {parameter for parameter, values in supported.params.items() if getattr(values, "required", False)}
         for provider in ir_measures.providers.registry.values()

@@ -183,7 +183,7 @@ class Doubts:
 
 
 def too_deep(metrics: Sequence[str], deepest: int) -> list[str]:
-    """A sentence about metrics whose cutoff is beyond the last document of a run."""
+    """Return a sentence about metrics whose cutoff is beyond the last document of a run."""
     if not metrics or not deepest:
         return []
     verb = "looks" if len(metrics) == 1 else "look"
@@ -211,5 +211,5 @@ class WithoutSameId(Mapping[str, Hits]):
 
 
 def first_ids(ids: Iterable[str]) -> str:
-    """The first few ids, for a message."""
+    """Return the first few ids, for a message."""
     return shortlist([f"'{identifier}'" for identifier in ids], 3)

@@ -80,7 +80,7 @@ class Run(dict[str, Hits], Tabular):
         write_run(os.fspath(path), self, form=form)
 
     def as_json(self) -> dict[str, Any] | None:
-        """The `--json` output of the command that wrote it."""
+        """Return the `--json` output of the command that wrote it."""
         return self.report
 
     @method(EvaluationOptions)
@@ -103,7 +103,7 @@ class Run(dict[str, Hits], Tabular):
         return {query: dict(hits) for query, hits in self.items()}
 
     def to_pandas(self) -> DataFrame:
-        """A DataFrame with the columns query_id, document_id, rank and score."""
+        """Return a DataFrame with the columns query_id, document_id, rank and score."""
         import pandas
 
         columns = ["query_id", "document_id", "rank", "score"]

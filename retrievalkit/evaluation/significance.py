@@ -25,7 +25,7 @@ _CLOSE = 1e-9
 
 
 def randomisation_test(differences: Sequence[float] | Values, *, permutations: int = 10_000, seed: int = 0) -> float:
-    """The two-sided p-value of the paired randomisation test on per-query differences.
+    """Return the two-sided p-value of the paired randomisation test on per-query differences.
 
     Exact, over all permutations, if at most 20 queries differ. Otherwise permutations are sampled, and the p-value is
     (1 + permutations with a difference at least as large as observed) / (1 + sampled), which is never 0.
@@ -50,7 +50,7 @@ def randomisation_test(differences: Sequence[float] | Values, *, permutations: i
 
 
 def t_test(differences: Sequence[float] | Values) -> float:
-    """The two-sided p-value of the paired t-test; 1 if no query differs, or if there is only one query."""
+    """Return the two-sided p-value of the paired t-test; 1 if no query differs, or if there is only one query."""
     from scipy.special import stdtr  # scipy.stats takes a second to import
 
     values = np.asarray(differences, np.float64)
@@ -78,7 +78,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def bootstrap_intervals(
     values: Any, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> list[tuple[float, float]]:
-    """The bootstrap interval (low, high) of each column's mean: percentiles over resamples that columns share."""
+    """Return the bootstrap interval (low, high) of each column's mean: percentiles over shared resamples."""
     table = np.asarray(values, np.float64)
     table = table[:, None] if table.ndim == 1 else table  # (queries, columns)
     queries = table.shape[0]
@@ -94,7 +94,7 @@ def bootstrap_intervals(
 
 
 def counts(differences: Sequence[float] | Values) -> tuple[int, int, int]:
-    """The numbers of queries won, tied and lost."""
+    """Return the numbers of queries won, tied and lost."""
     values = np.asarray(differences, np.float64)
     wins, losses = int(np.sum(values > _CLOSE)), int(np.sum(values < -_CLOSE))
     return wins, values.size - wins - losses, losses

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from retrievalkit.contracts import Question
 from retrievalkit.data.corpus import Corpus, text_digest
 from retrievalkit.data.examples import Example
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import DataError
-from retrievalkit.mining.options import Merge, Mined
+from retrievalkit.mining.options import Merge
+from retrievalkit.mining.parts import MinedParts
 
 _NONE: frozenset[str] = frozenset()
 
@@ -49,13 +49,7 @@ def find_copies(document_ids: set[str], corpus: Corpus) -> dict[str, frozenset[s
     }
 
 
-class MinedTexts(Protocol):
-    """The mined negatives by query text."""
-
-    def __getitem__(self, text: str, /) -> Mined: ...
-
-
-def mined_examples(rows: Sequence[Example], mined: MinedTexts) -> Iterator[Example]:
+def mined_examples(rows: Sequence[Example], mined: MinedParts) -> Iterator[Example]:
     """Yield the examples with their mined negatives; with a mined positive, one example per query text."""
     seen: set[str] = set()
     for row in rows:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from retrievalkit import storage
 from retrievalkit.contracts import Found, PairScores, Question
 from retrievalkit.data.answers import answer_hits
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import ArtifactError, InputError
+from retrievalkit.errors import InputError
 from retrievalkit.mining.audit import Audit
 from retrievalkit.mining.filters import Filtered, make_filters, mine_part
 from retrievalkit.mining.options import Mined, MiningOptions
@@ -30,7 +29,6 @@ HITS_AT_ONCE, PART_HITS = 1 << 21, 1 << 19
 _SEARCH_BATCH = 1_024  # queries that `search` encodes at a time
 _CACHED_PARTS = 4
 _PART_BYTES = 1 << 30
-_DO = "Remove the folder, and mine again."
 
 
 @dataclass(frozen=True)
@@ -130,51 +128,35 @@ class MinedParts:
 
     def __getitem__(self, text: str) -> Mined:
         number, place = divmod(self._places[text], self.size)
-        return Mined(*self._part(number).mined[place])
+        return self._part(number).mined[place]
 
     def complete(self) -> int:
-        """Count the consecutive parts that are already written and intact, and add them to the audit."""
+        """Count the consecutive parts that are already written, and add them to the audit."""
         number = 0
-        while self._whole(number):
+        while self._file(number).exists():
             self.audit.add(self._read(number).audit)
             number += 1
         return number
 
     def write(self, number: int, outcomes: Sequence[Filtered], audit: Audit) -> None:
         """Write a part and add it to the audit."""
-        mined = [(outcome.mined.negatives, outcome.mined.positive, outcome.mined.dropped) for outcome in outcomes]
-        part: dict[str, Any] = {"mined": mined, "audit": asdict(audit)}
-        part["fingerprint"] = storage.fingerprint_value(part)
-        if self._file(number).is_symlink():
-            # A link must come from someone else: replace it, and do not write to its target.
-            self._file(number).unlink()
-        storage.write_json(self._file(number), part, indent=None)
+        part = _Part([outcome.mined for outcome in outcomes], audit)
+        storage.write_json(self._file(number), asdict(part), indent=None)
         self.audit.add(audit)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06}.json"
 
-    def _whole(self, number: int) -> bool:
-        try:
-            part = storage.loads_json(self._file(number).read_bytes())
-        except (OSError, ValueError):
-            return False
-        return isinstance(part, dict) and part.pop("fingerprint", "") == storage.fingerprint_value(part)
-
     def _read(self, number: int) -> _Part:
-        file = self._file(number)
-        part = storage.read_document(file, _Part, do=_DO, most=_PART_BYTES)
-        if not part.audit.dropped.keys() == part.audit.shown.keys() == self.audit.dropped.keys():
-            msg = f"'{file}' is damaged: it was mined with other filters. {_DO}"
-            raise ArtifactError(msg)
-        return part
+        do = "Remove the folder, and mine again."
+        return storage.read_document(self._file(number), _Part, do=do, most=_PART_BYTES)
 
 
 @dataclass(frozen=True)
 class _Part:
     """Schema of a part's file."""
 
-    mined: list[tuple[tuple[str, ...], str | None, bool]]
+    mined: list[Mined]
     audit: Audit
 
 

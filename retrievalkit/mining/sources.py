@@ -6,7 +6,6 @@ that an interrupted run reuses it, but a run with other inputs does not.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,6 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.terminal import say
 from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:
@@ -170,13 +168,13 @@ class Sources:
         inputs = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]
         place = storage.fingerprint_value(inputs)[:12]
         index = work / f"{kind}-{place}"
-        if _is_whole(index):
+        if index.exists():
             return index
         if kind == "bm25":
             build_index(corpus.source, indexer="bm25", output=index, options=self.indexer_options)
             return index
         vectors = work / f"vectors-{place}"
-        if not _is_whole(vectors):
+        if not vectors.exists():
             options = EncodingOptions(precision=self.precision or "auto", backend=self.backend)
             encode(name, corpus.source, side="document", output=vectors, options=options, cluster=self.cluster)
         build_index(str(vectors), indexer="flat", output=index)
@@ -194,27 +192,6 @@ def _searched(fusion: Fusion | None, depth: int, searcher: Searcher, questions: 
             source.names = _names_in(source, questions)
     results = searcher.search(searcher.ask([question.query for question in questions]), depth, fusion)
     return [(ids, np.asarray(scores).tolist()) for ids, scores in results.rankings]
-
-
-def _is_whole(folder: Path) -> bool:
-    """True if a folder is unchanged since it was written; a changed folder is removed."""
-    if not folder.exists():
-        return False
-    try:
-        _check(folder)
-    except ArtifactError:
-        say(f"'{folder}' was changed after it was written: rebuilding it", err=True)
-        shutil.rmtree(folder)
-        return False
-    return True
-
-
-def _check(folder: Path) -> None:
-    files = storage.read_manifest(folder).get("files", {})
-    storage.check_files(folder, files, remedy="")
-    for name in files:
-        if Path(name).name == storage.MANIFEST:
-            _check(folder / Path(name).parent)
 
 
 def source_kind(source: str | Path) -> str:

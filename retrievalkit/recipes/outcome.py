@@ -19,8 +19,6 @@ from retrievalkit.reporting.table import text_table
 
 # Figures include the values of each query.
 _FIGURES_BYTES = 1 << 30
-# Maximum of a figure: larger integers do not fit a float.
-_MOST = 1e300
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,11 @@ def read_figures(path: Path | None) -> dict[str, float]:
     """
     if path is not None and path.is_dir():
         content = _read_json(path / "analysis.json") if storage.kind_of(path) == "analysis" else {}
-        return {name: value for name, value in content.items() if isinstance(value, float) and abs(value) < _MOST}
+        return {name: value for name, value in content.items() if isinstance(value, float)}
     content = _read_json(path)
     content = content.get("metrics", content)
     content = flatten(content) if isinstance(content, dict) else {}
-    return {name: value for name, value in content.items() if isinstance(value, int | float) and abs(value) < _MOST}
+    return {name: value for name, value in content.items() if isinstance(value, int | float)}
 
 
 def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
@@ -131,7 +129,7 @@ def read_per_query(path: Path | None) -> dict[str, dict[str, float]]:
     figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         for name, value in record.items():
-            if isinstance(value, float) and abs(value) < _MOST:
+            if isinstance(value, float):
                 figures[name][str(record.get("query_id"))].append(value)
     return {name: {query: fmean(values) for query, values in queries.items()} for name, queries in figures.items()}
 

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from retrievalkit import storage
 from retrievalkit.data.qrels import Qrels, read_qrels
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.runs import Run, read_run
-from retrievalkit.evaluation.compare.comparison import Difference, Mean
 from retrievalkit.recipes.outcome import Outcome, times
 from retrievalkit.recipes.recipe import Recipe
 from retrievalkit.recipes.results import LEVEL
@@ -55,20 +53,10 @@ class Quickstart(Table):
         return list(self)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Schema of the fields read from comparison.json."""
-
-    means: list[Mean]
-    differences: list[Difference]
-
-
 def results(recipe: Recipe, outcome: Outcome, folder: Path, title: str) -> Quickstart:
     """Collect the figures of all systems from the outputs of the steps, and write `results.json`."""
     steps = {step.name: step for step in outcome.steps}
-    comparison = storage.read_json(
-        folder / "comparison.json", _Comparison, do="Run the quickstart again, with --force."
-    )
+    comparison = storage.read_json(folder / "comparison.json", do="Run the quickstart again, with --force.")
     # A comparison identifies runs by their file names.
     runs = {name: Path(str(steps[step].output)).stem for name, (step, _) in SYSTEMS.items()}
     means = {(mean["metric"], mean["run"]): mean["mean"] for mean in comparison["means"]}

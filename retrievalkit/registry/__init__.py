@@ -14,12 +14,12 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import pluggy
 
@@ -163,24 +163,6 @@ class Plugin:
     error: str | None = None
 
 
-@contextlib.contextmanager
-def _staying() -> Iterator[None]:
-    """Turn `os._exit` in a plugin's code into an error; processes that it forked still exit."""
-    exit_process, process = os._exit, os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() != process:
-            exit_process(status)
-        msg = f"os._exit({status})"
-        raise SystemExit(msg)
-
-    os._exit = refuse
-    try:
-        yield
-    finally:
-        os._exit = exit_process
-
-
 class Registry:
     """All plugins, and their components by kind and name."""
 
@@ -195,7 +177,7 @@ class Registry:
         manager.add_hookspecs(hookspecs)
         try:
             # A plugin's output would otherwise precede the output of every command.
-            with contextlib.redirect_stdout(sys.stderr), _staying():
+            with contextlib.redirect_stdout(sys.stderr):
                 module = load()
                 _check_contract(module)
                 manager.register(module)

@@ -113,9 +113,7 @@ def check_output_file(path: str | Path, *, stream: bool = False) -> None:
         msg = f"output '{path}' is a pipe or a device, but other files are written next to it. Choose a file."
         raise ArtifactError(msg)
     if not through and os.path.exists(path) and not os.path.isfile(path):
-        mode = os.stat(path).st_mode
-        kind = "block device" if stat.S_ISBLK(mode) else "socket" if stat.S_ISSOCK(mode) else "special file"
-        msg = f"output '{path}' is a {kind}, but a file is written there. Choose another --output."
+        msg = f"output '{path}' is not a regular file. Choose another --output."
         raise ArtifactError(msg)
 
 

@@ -36,6 +36,7 @@ from retrievalkit.training.refresh import NegativeRefresh, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
 from retrievalkit.training.session import Manifest, model_card
+from retrievalkit.training.token_cache import TokenCache
 from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
@@ -126,6 +127,7 @@ class RetrieverTraining(Training):
         self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
+        self.tokens = TokenCache(self.retriever.tower)
         if dev:
             assert options.batch_size is not None
             self.measured_before = options.rank_from is None
@@ -227,7 +229,7 @@ class RetrieverTraining(Training):
             # A process without texts encodes another's text, for the shape of its representation.
             own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
             tower = self.retriever.tower(side)
-            token_ids = tower.tokenize(own, side)
+            token_ids = self.tokens.tokenize(own, side)
             lengths = [len(ids) for ids in token_ids]
             for rows in token_budget_batches(lengths, budget, most=most):
                 chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))

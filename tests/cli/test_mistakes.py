@@ -8,6 +8,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
+from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.data.runs import write_run
 from retrievalkit.models.cross_encoder import CrossEncoder
@@ -49,16 +50,12 @@ MISTAKES = {
     "pretrain --pretrainer mlm --model checkpoint --corpus {corpus} -o out": "Use its encoder: 'checkpoint/encoder'",
     "pretrain --pretrainer nope --model {model} --corpus {corpus} -o out": "unknown pretrainer 'nope'",
     "rerank apply checkpoint --run run.trec --queries {queries} --corpus {corpus} -o out": "is a retriever (rkit",
-    "rerank train --model {model} --examples examples.jsonl --corpus {corpus} -o out": "has negatives",
     "rerank apply {model} --run run.trec --queries {queries} --corpus {corpus} -o out": "is not a re-ranker",
     "rerank apply reranker --run {qrels} --queries {queries} --corpus {corpus} -o out": "(qrels), but --run should be",
     "rerank apply reranker --run run.trec --queries {corpus} --corpus {queries} -o out": "Swap them",
     "search {corpus} --queries {queries} -o out": "is a corpus, but INDEX should be an index (rkit index) or a run",
-    "search vectors --query peru": "'vectors' is a vectors folder. Index it first",
-    "search run.trec other.trec --weights 0,0 -o out": "are all 0: every score would be 0",
     "search run.trec other.trec --queries {queries} --split test -o out": "Use it with a folder of queries",
     "mine-negatives --from {corpus} --examples examples.jsonl --corpus {corpus} -o out": "is a corpus, but --from",
-    "mine-negatives --from run.trec --fusion rrf --examples examples.jsonl --corpus {corpus} -o out": "fusion needs",
     "evaluate run.trec --qrels run.trec": "'run.trec' is a run, but --qrels should be a file of judgements",
     "evaluate run.trec {qrels}": "is a file of judgements (qrels). Give it as --qrels",
     "rerank apply reranker run.trec --queries {queries} --corpus {corpus} -o out": "is a run. Give it as --run",
@@ -78,8 +75,6 @@ MISTAKES = {
     "index twice.jsonl --indexer bm25 -o out": "twice.jsonl:2",
     "index latin.jsonl --indexer bm25 -o out": "latin.jsonl:1",
     "encode checkpoint {corpus} --pooler mean -o out": "drop --pooler",
-    "search index": "nothing to search for",
-    "search run.trec other.trec --fusion linear --weights 1 -o out": "weight",
     "evaluate run.trec --qrels {qrels} --metrics nDGC@10": "nDCG",
     "evaluate run.trec": "qrels",
     "mine-negatives --from run.trec --examples examples.jsonl --corpus {corpus} -o out --set x=1": "'x'",
@@ -139,3 +134,8 @@ def test_a_mistake_ends_in_one_message(line, place, tiny_model, tiny_collection,
     assert said[0].startswith("Error: ")
     assert MISTAKES[line].format(**files) in said[0]
     assert sorted(place.rglob("*")) == before
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(registry, "plugins", lambda: 1 / 0)
+    assert isinstance(CliRunner().invoke(main, ["plugins", "list"]).exception, ZeroDivisionError)

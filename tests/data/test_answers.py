@@ -1,4 +1,4 @@
-"""DPR's rule for whether a passage holds an answer."""
+"""DPR's rule for answers in passages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrievalkit.data.answers import AnswerMatcher, FoldedText, answer_hits
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import DataError, InputError
 
-# Each was also given to DPR's own validator.
+# DPR's own validator gives the same results.
 CASES = [
     (["Paris"], "The capital is PARIS.", True),
     (["par"], "The capital is Paris.", False),
@@ -39,23 +39,23 @@ CASES = [
     (["stra\u00dfe"], "STRASSE", False),
     (["\u2460"], "item \u2460 here", True),
 ]
-# Letters of every trouble: sigma's two lower cases, dotted I, combining accents, zero-width, quotes, digits.
+# Difficult letters: sigma's two lower cases, dotted I, combining accents, zero-width, quotes, digits.
 ALPHABET = "aAbiÉé'.-_ \t19%①ßẞ\u0391\u03a3\u03c3\u03c2\u0301\u0130\u200b\u00a0"
 letters = st.text(st.sampled_from(ALPHABET) | st.characters(), max_size=12)
 
 
 def by_tokens(answers, text):
-    """The rule written straight down."""
+    """Apply the rule directly, without shortcuts."""
 
-    def cut(one):
-        found = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", one))
-        return [token.lower() for token in found]
+    def cut(text):
+        pieces = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", text))
+        return [token.lower() for token in pieces]
 
-    held = cut(text)
+    text_tokens = cut(text)
     return any(
-        answer == held[start : start + len(answer)]
+        answer == text_tokens[start : start + len(answer)]
         for answer in map(cut, answers)
-        for start in range(len(held) - len(answer) + 1)
+        for start in range(len(text_tokens) - len(answer) + 1)
     )
 
 
@@ -71,7 +71,7 @@ def test_the_rule_is_that_of_dpr(answers, text, expected):
 
 @settings(deadline=None)
 @given(st.lists(letters, max_size=3), letters)
-def test_the_quick_way_agrees_with_the_rule(answers, text):
+def test_the_fast_matcher_agrees_with_the_rule(answers, text):
     assert has_answer(answers, text) is by_tokens(answers, text)
 
 
@@ -89,18 +89,18 @@ def test_patterns_ignore_case_search_the_nfd_text_and_match_nothing_if_broken(an
     assert has_answer(answers, text, mode="regex") is expected
 
 
-def test_a_pattern_that_never_ends_is_refused(monkeypatch):
-    """Patterns come with the questions; the message names this one."""
+def test_a_pattern_that_takes_too_long_is_refused(monkeypatch):
+    """Patterns come from the data, so the message names the pattern."""
     monkeypatch.setattr("retrievalkit.data.answers.PATTERN_SECONDS", 0.1)
     with pytest.raises(InputError, match=r"\(a\|aa\)\+\$.*takes longer"):
         has_answer(["(a|aa)+$"], "a" * 60 + "b", mode="regex")
 
 
-def test_an_answer_that_nearly_occurs_everywhere_takes_time_in_proportion_to_the_text():
+def test_matching_takes_linear_time():
     assert_linear(lambda text: has_answer(["a " * (len(text) // 4) + "b"], text + "c"), "a " * 2_000, "a " * 16_000)
 
 
-def test_answers_that_cannot_be_looked_for_are_refused():
+def test_invalid_answers_are_refused():
     with pytest.raises(InputError, match=r"'exact'.*regex, string"):
         AnswerMatcher(["a"], "exact")
     with pytest.raises(InputError, match="must be a list"):
@@ -131,7 +131,7 @@ def test_hits_are_flags_by_rank_and_titles_do_not_count():
     assert hits == {"q1": [True, True, False]}
 
 
-def test_a_document_that_the_corpus_has_not_is_named():
+def test_a_document_missing_from_the_corpus_is_named():
     with pytest.raises(DataError, match="unknown document ids: d3"):
         answer_hits(RUN, ANSWERS, PASSAGES[:2])
     with pytest.raises(DataError, match="unknown document id 'd3'"):

@@ -1,4 +1,4 @@
-"""Real collections, where this machine has them: as many of everything as their own READMEs say."""
+"""Real collections, if available: the counts match their READMEs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_counts(name):
     for split in open_source(folder).splits():
         qrels = read_qrels(folder, split)
         assert sum(map(len, qrels.values())) == int(counts[f"qrels_{split}"])
-        assert not corpus.missing({one for judged in qrels.values() for one in judged})
+        assert not corpus.missing({document for judged in qrels.values() for document in judged})
 
 
 def test_examples():

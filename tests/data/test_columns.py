@@ -1,4 +1,4 @@
-"""Tables of one's own: `.csv` with commas, Parquet, and fields that the user names."""
+"""Custom tables: `.csv` with commas, Parquet, and fields named by the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*words):
 
 @pytest.mark.parametrize("gap", [",", ";"])
 def test_a_corpus_with_commas_or_semicolons(tmp_path, gap):
-    """Read by every command, also by id, if the header is that of a known form."""
+    """With the header of a known format, all commands read it, also by id."""
     rows = [["id", "text", "title"], ["1", f'"a{gap} ""b""\nc"', "T"], ["2", "d", ""]]
     path = file(tmp_path / "corpus.csv", "".join(gap.join(row) + "\n" for row in rows))
     corpus = open_corpus(path)
@@ -46,7 +46,7 @@ def test_a_corpus_with_commas_or_semicolons(tmp_path, gap):
 
 
 def test_fields_that_the_user_names(tmp_path, faq):
-    """`--text-field`, `--title-field` and `--id-field`; with passages, whose ids come from those of the rows."""
+    """`--text-field`, `--title-field` and `--id-field`; the ids of passages derive from the rows' ids."""
     done = run(faq, tmp_path / "o.jsonl", "--text-field", "Answer", "--title-field", "Topic", "--id-field", "url")
     assert done.exit_code == 0
     assert list(open_corpus(tmp_path / "o.jsonl")) == [
@@ -55,14 +55,14 @@ def test_fields_that_the_user_names(tmp_path, faq):
     ]
     named = ["--text-field", "Answer", "--id-field", "url", "--passages", 3]
     assert run(faq, tmp_path / "o.jsonl", *named).exit_code == 0
-    assert [one.id for one in open_corpus(tmp_path / "o.jsonl")] == ["u1#1", "u1#2", "u2#1"]
+    assert [passage.id for passage in open_corpus(tmp_path / "o.jsonl")] == ["u1#1", "u1#2", "u2#1"]
 
 
-def test_rows_without_an_id_keep_theirs_when_others_come(tmp_path):
-    """It is made from the content; of equal rows the later ones have a number."""
-    one = file(tmp_path / "a.csv", "title,text\nA,one\nB,two\n")
-    more = file(tmp_path / "b.csv", "title,text\nnew,0\nA,one\nB,two\nA,one\n")
-    before, after = list(open_own(one, None)), list(open_own(more, None))
+def test_generated_ids_do_not_depend_on_other_rows(tmp_path):
+    """They are hashes of the content; repeated rows get a number."""
+    first = file(tmp_path / "a.csv", "title,text\nA,one\nB,two\n")
+    longer = file(tmp_path / "b.csv", "title,text\nnew,0\nA,one\nB,two\nA,one\n")
+    before, after = list(open_own(first, None)), list(open_own(longer, None))
     assert after[1:3] == before
     assert after[3].id == f"{after[1].id}-2"
 
@@ -81,7 +81,7 @@ def test_fields_of_json_lines(tmp_path):
     assert list(open_own(path, Columns("body", "h", "k"))) == [Passage("1", "", "x"), Passage("2", "", "x")]
 
 
-def test_options_that_do_not_go_together(tmp_path, faq):
+def test_conflicting_options_are_refused(tmp_path, faq):
     file(tmp_path / "run.trec", "q Q0 d 1 1.0 t\n")
     with pytest.raises(OptionError, match=r"names a field of passages, but .* is read as run"):
         convert(tmp_path / "run.trec", tmp_path / "out", kind="run", text_field="a")
@@ -90,7 +90,7 @@ def test_options_that_do_not_go_together(tmp_path, faq):
 
 
 def test_parquet(tmp_path):
-    """Passages, queries and examples, by the names of the columns; read by every command."""
+    """Passages and examples, detected by the names of the columns."""
     rows = [{"_id": 1, "title": "T", "text": "a"}, {"_id": 2, "title": None, "text": "b"}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "corpus.parquet")
     assert list(open_corpus(tmp_path / "corpus.parquet")) == [Passage("1", "T", "a"), Passage("2", "", "b")]
@@ -100,7 +100,7 @@ def test_parquet(tmp_path):
     assert read_examples(tmp_path / "train.parquet").rows[0].negatives == ("2",)
     parquet.write_table(pyarrow.Table.from_pylist([{"body": "x"}]), tmp_path / "a.parquet")
     assert run(tmp_path / "a.parquet", tmp_path / "a.jsonl", "--text-field", "body").exit_code == 0
-    assert [one.text for one in open_corpus(tmp_path / "a.jsonl")] == ["x"]
+    assert [passage.text for passage in open_corpus(tmp_path / "a.jsonl")] == ["x"]
 
 
 def test_a_damaged_parquet_file(tmp_path):

@@ -1,4 +1,4 @@
-"""`rkit convert`: every form in, ours out."""
+"""`rkit convert`: from all formats to ours."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_examples_go_into_a_folder_with_their_passages(tmp_path, dpr):
     assert manifest["inputs"]["source"]["path"] == str(dpr)
 
 
-def test_texts_are_not_lost_unseen(tmp_path, dpr):
+def test_texts_are_not_lost_silently(tmp_path, dpr):
     with pytest.raises(InputError, match=r"contains the texts of 2 passages, .*Write to a folder"):
         convert(dpr, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
@@ -71,7 +71,7 @@ def test_texts_are_not_lost_unseen(tmp_path, dpr):
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out"])
-def test_examples_with_texts_name_the_passages_of_the_corpus(tmp_path, output):
+def test_examples_with_texts_are_mapped_to_the_passages_of_the_corpus(tmp_path, output):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "text 1"}\n{"_id": "d2", "text": "text 2"}\n')
     triple = {"anchor": "who", "positive": "text 2", "negative": "text 1"}
     (tmp_path / "triples.jsonl").write_text(json.dumps(triple))
@@ -95,7 +95,7 @@ def test_a_collection(tmp_path, collection):
 
 
 def test_parts_of_a_folder_that_are_not_converted_are_named(tmp_path, collection, capsys):
-    """Examples of a collection, and judgements of a folder without queries; unless a kind was asked for."""
+    """Examples of a collection, and judgements of a folder without queries, unless `kind` is set."""
     folder = Path(shutil.copytree(collection, tmp_path / "in"))
     (folder / "train.jsonl").write_text('{"query_id": "1", "query": "x", "positives": [], "negatives": []}\n')
     convert(folder, tmp_path / "a")
@@ -111,7 +111,7 @@ def test_parts_of_a_folder_that_are_not_converted_are_named(tmp_path, collection
 def test_a_part_of_a_collection(tmp_path, collection):
     split = next((Path(collection) / "qrels").iterdir()).name.partition(".")[0]
     convert(collection, tmp_path / "out.jsonl", kind="queries", split=split)
-    assert {one.id for one in read_queries(tmp_path / "out.jsonl")} == set(read_qrels(collection, split))
+    assert {query.id for query in read_queries(tmp_path / "out.jsonl")} == set(read_qrels(collection, split))
     convert(collection, tmp_path / "train.jsonl", kind="examples", split=split)
     assert read_examples(tmp_path / "train.jsonl").rows == read_examples(collection, split=split).rows
 
@@ -126,7 +126,7 @@ def test_wrong_usage(tmp_path, collection, output, kind, message):
 
 
 @pytest.mark.parametrize("output", ["out", "out.jsonl", "out.jsonl.gz"])
-def test_damage_half_way_leaves_nothing(tmp_path, output):
+def test_a_failed_conversion_leaves_nothing(tmp_path, output):
     (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "", "text": ""}\n' * 2)
     with pytest.raises(DataError, match=r"a\.jsonl:2: the id '1' is already used at line 1"):
         convert(tmp_path / "a.jsonl", tmp_path / output)
@@ -135,7 +135,7 @@ def test_damage_half_way_leaves_nothing(tmp_path, output):
         convert(tmp_path / "a.jsonl", tmp_path)
 
 
-def test_runs_and_qrels_in_every_form(tmp_path):
+def test_runs_and_qrels_in_all_formats(tmp_path):
     (tmp_path / "a.trec").write_text("q Q0 d1 1 2.5 t\nq Q0 d2 2 1.5 t\n")
     assert convert(tmp_path / "a.trec", tmp_path / "b.tsv", form="msmarco") == {"results": 2}
     assert (tmp_path / "b.tsv").read_text() == "q\td1\t1\nq\td2\t2\n"

@@ -1,4 +1,4 @@
-"""Corpora in every form: the passages, random access, and the complaints."""
+"""Corpora in all formats: passages, random access and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def jsonl(tmp_path, rows, name="corpus.jsonl"):
 
 
 def beir(*passages):
-    return [{"_id": one.id, "title": one.title, "text": one.text} for one in passages]
+    return [{"_id": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
 
 
 FORMS = {
@@ -34,7 +34,7 @@ FORMS = {
     "beir with more fields": [{**row, "metadata": {"deep": {}}, "url": None} for row in beir(A, B)],
     "beir without title": [{"_id": "1", "title": A.title, "text": A.text}, {"_id": "x 2", "text": B.text}],
     "tevatron": [{"docid": 1, "title": A.title, "text": A.text}, {"docid": "x 2", "title": None, "text": B.text}],
-    "id and text": [{"id": one.id, "title": one.title, "text": one.text} for one in (A, B)],
+    "id and text": [{"id": passage.id, "title": passage.title, "text": passage.text} for passage in (A, B)],
 }
 
 
@@ -68,7 +68,7 @@ def test_pyserini(tmp_path, contents, title, text):
 
 
 def test_dpr(tmp_path):
-    """With csv quoting, after which stray quotation marks at both ends of the text go, as in DPR's own reader."""
+    """CSV quoting; then quotation marks at both ends of the text are stripped, as in DPR's reader."""
     path = tmp_path / "psgs.tsv"
     path.write_text(
         'id\ttext\ttitle\n1\t"Aaron ""the"" prophet"\tAaron\n2\tplain\t"""Weird Al"" Yankovic"\n'
@@ -82,11 +82,11 @@ def test_dpr(tmp_path):
         Passage("4", "T", "two\nlines"),
     ]
     assert list(corpus) == wanted
-    assert [corpus.get(one) for one in "4321"] == wanted[::-1]
+    assert [corpus.get(name) for name in "4321"] == wanted[::-1]
 
 
 def test_a_folder_of_files(tmp_path):
-    """In the order of names; a passage is found in whichever file it is."""
+    """Files are read in the order of their names, and a passage is found in any of them."""
     jsonl(tmp_path, [{"id": "x 2", "contents": "b"}], "docs01.jsonl")
     jsonl(tmp_path, beir(A), "docs00.jsonl")
     (tmp_path / "README.txt").write_text("no corpus")
@@ -117,14 +117,14 @@ def test_a_duplicated_id_names_both_lines(tmp_path, name, second):
             use(open_corpus(path))
 
 
-def test_a_duplicate_is_found_long_before_the_end(tmp_path):
+def test_a_duplicate_is_reported_before_the_end(tmp_path):
     corpus = open_corpus(jsonl(tmp_path, ({"_id": str(min(number, 10)), "text": "t"} for number in range(5000))))
     with pytest.raises(DataError):
         list(itertools.islice(corpus, 2000))
 
 
 def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
-    """Two ids may have one hash: they are no duplicates, and each is found."""
+    """Different ids with the same hash are not duplicates, and each is found."""
 
     monkeypatch.setattr(positions, "hash", lambda _: 7, raising=False)
     corpus = open_corpus(jsonl(tmp_path, beir(A, B)))
@@ -164,7 +164,7 @@ def test_an_empty_corpus(tmp_path, text):
         list(Corpus.of([]))
 
 
-def test_a_file_that_changes_under_way(tmp_path):
+def test_a_file_that_changes_while_it_is_read(tmp_path):
     path = jsonl(tmp_path, beir(A, B))
     corpus = open_corpus(path)
     corpus.get("1")
@@ -174,7 +174,7 @@ def test_a_file_that_changes_under_way(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_a_corpus_goes_to_another_process(tmp_path, name):
+def test_a_corpus_can_be_pickled(tmp_path, name):
     corpus = open_corpus(jsonl(tmp_path, beir(A, B), name))
     corpus.get("1")
     assert pickle.loads(pickle.dumps(corpus)).get("x 2") == B
@@ -192,8 +192,8 @@ TRICKY = [
 @pytest.mark.parametrize(
     ("form", "scanned"), [("lines", True), ("escapes", False), ("damaged", False), ("table", False), ("folder", True)]
 )
-def test_what_is_found_in_the_lines_is_what_reading_all_finds(tmp_path, form, scanned):
-    """Ids within ids, within texts and in nested objects; where the lines do not say it plainly, all are read."""
+def test_scanning_lines_finds_the_same_passages_as_parsing_them(tmp_path, form, scanned):
+    """Ids inside other ids, texts and nested objects; if ids are written with escapes, all lines are parsed."""
     text = "".join(json.dumps(row, separators=(",", " : ")) + "\n" for row in TRICKY)
     if form == "escapes":
         text = text.replace('"_id" : "c3"', '"_id" : "\\u0063\\u0033"')
@@ -211,9 +211,9 @@ def test_what_is_found_in_the_lines_is_what_reading_all_finds(tmp_path, form, sc
         return
     wanted = ["c3", "c12", "a-b/c:d.e#f@g+h", "c1"]
     corpus = open_corpus(path)
-    found = corpus.find(wanted)
+    passages = corpus.find(wanted)
     assert (corpus._positions is None) == scanned
-    assert found == {one: open_corpus(path).get(one) for one in wanted}
+    assert passages == {name: open_corpus(path).get(name) for name in wanted}
     assert open_corpus(path).find(["c9", "c2"]) == {}
 
 
@@ -234,10 +234,10 @@ IDS = st.lists(id_texts(8), min_size=1, unique=True)
 
 @given(ids=IDS, text=st.text(max_size=40), end=st.sampled_from(["", ".gz"]))
 def test_every_passage_is_found(tmp_path_factory, ids, text, end):
-    passages = [Passage(one, text[:3], text + one) for one in ids]
+    passages = [Passage(name, text[:3], text + name) for name in ids]
     corpus = open_corpus(jsonl(tmp_path_factory.getbasetemp(), beir(*passages), f"all.jsonl{end}"))
     assert list(corpus) == passages
-    assert [corpus.get(one.id) for one in passages] == passages
+    assert [corpus.get(passage.id) for passage in passages] == passages
     assert corpus.missing([*ids, "\n"]) == {"\n"}
 
 

@@ -1,4 +1,4 @@
-"""Training examples in every form, and the complaints."""
+"""Training examples in all formats, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def passage(number, key="docid", **more):
 
 
 OURS = {"query_id": "q1", "query": "who", "positives": ["1", "2"], "negatives": ["3"], "answers": ["me"]}
-PASSAGES = {one: Passage(one, f"T{one}", f"text {one}") for one in "123"}
+PASSAGES = {number: Passage(number, f"T{number}", f"text {number}") for number in "123"}
 
 
 ONE, TWO = hashed_id("text 1"), hashed_id("text 2")
@@ -115,18 +115,18 @@ def test_dpr(tmp_path):
     ]
     (tmp_path / "train.json").write_text(json.dumps(rows))
     examples = read_examples(tmp_path / "train.json")
-    made = hashed_id("T\nno id")
+    hashed = hashed_id("T\nno id")
     assert examples.rows == [
         Example(hashed_id("who's"), "who's", ("1", "2"), ("3",), ("me", "you"), fields={"dataset": "nq"}),
         Example(hashed_id("no hard negative"), "no hard negative", ("5",), ("6",), ("x",)),
-        Example(hashed_id("no negative"), "no negative", (made,), (), ("x",)),
+        Example(hashed_id("no negative"), "no negative", (hashed,), (), ("x",)),
     ]
     assert examples.dropped == 1
     assert examples.passages == {
         **PASSAGES,
         "5": Passage("5", "", "untitled"),
         "6": Passage("6", "T6", "text 6"),
-        made: Passage(made, "T", "no id"),
+        hashed: Passage(hashed, "T", "no id"),
     }
 
 
@@ -140,10 +140,10 @@ def test_dpr(tmp_path):
         {"sentence1": "who", "pos": ["text 1"], "text": "other"},
     ],
 )
-def test_a_file_of_examples_is_one_of_queries_with_the_same_ids(tmp_path, row, named):
+def test_a_file_of_examples_is_also_a_file_of_queries_with_the_same_ids(tmp_path, row, named):
     path = jsonl(tmp_path, [named | row, named | row])
     (query,) = read_queries(path)
-    assert [(one.query_id, one.query) for one in read_examples(path)] == [(query.id, query.text)] * 2
+    assert [(example.query_id, example.query) for example in read_examples(path)] == [(query.id, query.text)] * 2
     assert query.id == named.get("query_id", hashed_id("who"))
 
 
@@ -157,7 +157,9 @@ Q2 = {"query_id": "q2", "query": "x"}
 
 @pytest.fixture
 def beir(tmp_path):
-    files.write_jsonl(tmp_path / "queries.jsonl", ({"_id": one, "text": one * 2, "answers": [one]} for one in "abc"))
+    files.write_jsonl(
+        tmp_path / "queries.jsonl", ({"_id": name, "text": name * 2, "answers": [name]} for name in "abc")
+    )
     (tmp_path / "qrels").mkdir()
     judged = "query-id\tcorpus-id\tscore\nc\t1\t1\na\t2\t0\nc\t3\t2\nb\t3\t1\n"
     (tmp_path / "qrels" / "train.tsv").write_text(judged)
@@ -165,7 +167,7 @@ def beir(tmp_path):
 
 
 def test_a_beir_folder(beir):
-    """Documents judged above 0 are positives; a query with none is dropped, and counted."""
+    """Documents judged above 0 are positives; a query without positives is dropped and counted."""
     examples = read_examples(beir)
     assert examples.rows == [Example("c", "cc", ("1", "3"), (), ("c",)), Example("b", "bb", ("3",), (), ("b",))]
     assert (examples.dropped, examples.lines) == (1, [2, 5])
@@ -205,7 +207,7 @@ def test_ids_are_looked_up(tmp_path):
         ({**Q2, "positive_passages": [{"docid": "1"}]}, r"a passage in 'positive_passages' has no text; .* docid"),
     ],
 )
-def test_damage_is_named(tmp_path, row, message):
+def test_errors_name_line_and_problem(tmp_path, row, message):
     with pytest.raises(DataError, match=rf"train\.jsonl:2: {message}"):
         read_examples(jsonl(tmp_path, [OURS, row]))
 
@@ -233,11 +235,11 @@ def example(draw):
     return Example(draw(ID), draw(TEXT), positives, negatives, draw(answers), draw(st.none() | scores), draw(fields))
 
 
-EXAMPLES = st.lists(example(), min_size=1, unique_by=lambda one: one.query_id)
+EXAMPLES = st.lists(example(), min_size=1, unique_by=lambda row: row.query_id)
 
 
 @given(examples=EXAMPLES)
-def test_what_was_written_is_read(tmp_path_factory, examples):
+def test_written_examples_are_read_back(tmp_path_factory, examples):
     path = tmp_path_factory.getbasetemp() / "all-e.jsonl"
     assert write_examples(path, examples) == len(examples)
     assert read_examples(path).rows == examples

@@ -1,4 +1,4 @@
-"""Fields of passages: read from any form of corpus, written, and kept as columns."""
+"""Fields of passages: read from all formats of corpora, and stored as columns."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ VALUES = st.one_of(
 
 
 @given(rows=st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), min_size=1, max_size=8))
-def test_a_column_keeps_values_of_one_type_and_mixed_ones_as_texts(rows, tmp_path_factory):
+def test_columns_keep_values_of_a_single_type_and_convert_mixed_values(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("fields") / FIELDS
     written = write_fields(path, ((str(number), row) for number, row in enumerate(rows)))
     assert written == any(rows)

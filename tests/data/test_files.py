@@ -1,4 +1,4 @@
-"""Text files, plain or compressed: what comes in, what goes out, and the complaints."""
+"""Text files, plain or compressed: reading, writing and errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def numbered(path):
 
 
 @given(lines=LINES, end=st.sampled_from(["", ".gz", ".zst"]))
-def test_lines_come_back_as_they_were(lines, end):
-    """Whatever characters a line holds: form feeds and U+2028 are no line ends."""
+def test_written_lines_are_read_back(lines, end):
+    """Lines may contain any character: form feeds and U+2028 do not end a line."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"a{end}"
         for _ in range(2):
@@ -36,15 +36,15 @@ def test_lines_come_back_as_they_were(lines, end):
         ]
 
 
-def test_compression_is_told_by_the_bytes(tmp_path):
-    """A file named .gz that is plain, and a packed one without the name, are read all the same."""
+def test_compression_is_detected_from_the_bytes(tmp_path):
+    """A plain file named .gz is read, and a compressed file with another name."""
     (tmp_path / "plain.gz").write_text("a\n")
     (tmp_path / "packed.jsonl").write_bytes(gzip.compress(b"b\n"))
     assert numbered(tmp_path / "plain.gz") == [(1, "a")]
     assert numbered(tmp_path / "packed.jsonl") == [(1, "b")]
 
 
-def test_line_ends_and_byte_order_mark_are_taken_off(tmp_path):
+def test_line_ends_and_byte_order_mark_are_removed(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc")
     assert [(line.start, line.end, line.text) for line in files.read_lines(path)] == [

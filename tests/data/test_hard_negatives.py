@@ -1,4 +1,4 @@
-"""sentence-transformers' file of hard negatives: which ids become negatives, and what is refused."""
+"""sentence-transformers' file of hard negatives: selection of the negatives, and invalid files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import kind_of
 from retrievalkit.errors import DataError, OptionError, UnknownNameError
 
-# As in the original, ids are whole numbers. The positives score 8 and 9; 21 and 3 score within 3 of the lower.
+# As in the original, ids are whole numbers. The positives score 8 and 9; 21 and 3 score within 3 of the lower positive.
 LINES = [
     {"qid": 571018, "pos": [10, 11], "neg": {"bm25": [20, 21, 22, 10], "tas-b": [22, 3, 4], "v3": [5]}},
     {"qid": 2, "pos": [20], "neg": {"bm25": [21, 22]}},
@@ -39,9 +39,9 @@ def place(tmp_path):
 
 
 def chosen(place, **options):
-    """Query -> its negatives."""
-    given = HardNegatives(queries=str(place / "queries.tsv"), **options)
-    return {row.query_id: row.negatives for row in read_examples(place / "hard.jsonl", hard_negatives=given)}
+    """Return query -> its negatives."""
+    selection = HardNegatives(queries=str(place / "queries.tsv"), **options)
+    return {row.query_id: row.negatives for row in read_examples(place / "hard.jsonl", hard_negatives=selection)}
 
 
 def test_all_systems_in_their_order_each_passage_once_and_no_positive(place):
@@ -61,10 +61,10 @@ def test_all_systems_in_their_order_each_passage_once_and_no_positive(place):
     [
         ({"systems": ["tas-b", "bm25"]}, "22 3 4 20 21", "21 22"),
         ({"systems": ["v3"]}, "5", ""),
-        # With two a system, 22 comes from bm25's rest no more, but from tas-b.
+        # With two per system, 22 comes from tas-b, because bm25 has two already.
         ({"per_system": 2}, "20 21 22 3 5", "21 22"),
         ({"per_system": 3}, "20 21 22 3 4 5", "21 22"),
-        # The lower positive scores 8, so 20 with exactly 5 stays; 21 and 3 go, and their systems give others instead.
+        # The lower positive scores 8, so 20 with exactly 5 stays; 21 and 3 are replaced by their systems' next hits.
         ({"margin": 3}, "20 22 4 5", "21"),
         ({"margin": 3.1}, "22 4 5", "21"),
         ({"margin": 3, "per_system": 1}, "20 22 5", "21"),
@@ -77,19 +77,12 @@ def test_negatives_are_chosen_by_system_number_and_margin(place, options, first,
 
 
 @pytest.mark.parametrize(("negatives", "texts"), [({"bm25": ["n"]}, []), (["another"], ["a text", "another"])])
-def test_the_text_of_a_query_may_be_in_the_line_and_texts_still_are_triples(tmp_path, negatives, texts):
+def test_a_line_may_contain_the_query_and_texts_make_it_a_triple(tmp_path, negatives, texts):
     line = {"qid": "q", "query": "who", "pos": ["a text"], "neg": negatives}
     (tmp_path / "own.jsonl").write_text(json.dumps(line))
     examples = read_examples(tmp_path / "own.jsonl")
     assert examples.rows[0].query == "who"
-    assert sorted(one.text for one in examples.passages.values()) == texts
-
-
-def test_scores_become_a_teachers(place):
-    given = HardNegatives(queries=str(place / "queries.tsv"), scores=str(place / "scores.tsv"), systems=["v3"])
-    first, second = read_examples(place / "hard.jsonl", hard_negatives=given).rows
-    assert first.teacher == {"10": 9.0, "11": 8.0, "5": 1.0}
-    assert second.teacher == {"20": 4.0}
+    assert sorted(passage.text for passage in examples.passages.values()) == texts
 
 
 def in_form(form, path):
@@ -106,9 +99,9 @@ def in_form(form, path):
 
 
 @pytest.mark.parametrize("form", ["header", "array", "lines", "one object", "an object a query"])
-def test_every_form_of_scores_gives_the_same(form, place):
-    found = chosen(place, scores=str(in_form(form, place / "scores")), margin=3)
-    assert found == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
+def test_all_formats_of_scores_give_the_same_negatives(form, place):
+    negatives = chosen(place, scores=str(in_form(form, place / "scores")), margin=3)
+    assert negatives == {"571018": ("20", "22", "4", "5"), "2": ("21",)}
 
 
 def test_a_pickle_is_never_read(place):
@@ -151,21 +144,16 @@ def test_damaged_scores_are_refused(text, place):
         ({}, {"hard.jsonl": '{"query": "a", "pos": ["b"], "neg": ["c"]}'}, DataError, "no known format of a line"),
     ],
 )
-def test_what_does_not_fit_is_named(place, options, files, error, message):
+def test_wrong_options_and_files_are_refused(place, options, files, error, message):
     for name, content in files.items():
         (place / name).write_text(content)
     with pytest.raises(error, match=message):
         chosen(place, **options)
 
 
-def test_without_the_texts_of_queries_the_remedy_is_named(place):
-    with pytest.raises(DataError, match=r"hard\.jsonl:1: the line has no query text.*rkit convert FILE"):
-        read_examples(place / "hard.jsonl")
-
-
-@pytest.mark.parametrize("found", [None, "n", ["n"], {"bm25": 3}, {"bm25": [1.5]}])
-def test_negatives_that_are_no_lists_of_ids_are_refused(found, place):
-    (place / "hard.jsonl").write_text(json.dumps({"qid": 2, "pos": [20], "neg": found}) + "\n")
+@pytest.mark.parametrize("negatives", [None, "n", ["n"], {"bm25": 3}, {"bm25": [1.5]}])
+def test_negatives_must_be_lists_of_ids(negatives, place):
+    (place / "hard.jsonl").write_text(json.dumps({"qid": 2, "pos": [20], "neg": negatives}) + "\n")
     with pytest.raises(DataError, match=r"hard\.jsonl:1: '(neg|bm25)' is"):
         chosen(place)
 
@@ -177,10 +165,10 @@ def convert(place, *words, code=0):
     return result.output
 
 
-def test_the_command_writes_examples_with_a_teacher(place):
+def test_the_command_writes_examples_with_teacher_scores(place):
     scores = ("--scores", place / "scores.tsv", "--margin", 3)
-    said = convert(place, "--queries", place / "queries.tsv", "--systems", "tas-b, v3", "--per-system", 1, *scores)
-    assert said == f"{place}/train.jsonl: 2 examples, 1 without a negative, 1 without a positive\n"
+    printed = convert(place, "--queries", place / "queries.tsv", "--systems", "tas-b, v3", "--per-system", 1, *scores)
+    assert printed == f"{place}/train.jsonl: 2 examples, 1 without a negative, 1 without a positive\n"
     first, second = read_examples(place / "train.jsonl").rows
     assert (first.query, first.negatives) == ("what does a baker bake", ("22", "5"))
     assert first.teacher == {"10": 9.0, "11": 8.0, "22": -1.0, "5": 1.0}

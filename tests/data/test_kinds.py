@@ -1,4 +1,4 @@
-"""What a source holds, told by what is in it."""
+"""Detection of the kind of data in a source."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_folders(tmp_path):
         ('{"a": 1}', r"no known kind of data has these fields: a"),
     ],
 )
-def test_what_cannot_be_told(tmp_path, text, message):
+def test_ambiguous_data_is_refused(tmp_path, text, message):
     (tmp_path / "a").write_text(text)
     with pytest.raises(DataError, match=message):
         kind_of(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""`rkit convert --parts` and `--merge-parts`: passages as parts, with what is said of them, and back again."""
+"""`rkit convert --parts` and `--merge-parts`: passages, judgements and examples in parts, and runs merged back."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ def folder(tmp_path):
     write(data / "corpus.jsonl", PASSAGES)
     write(data / "queries.jsonl", QUERIES)
     (data / "qrels").mkdir()
-    lines = (f"{query}\t{one}\t{grade}\n" for query, judged in JUDGED.items() for one, grade in judged.items())
+    lines = (
+        f"{query}\t{document}\t{grade}\n" for query, judged in JUDGED.items() for document, grade in judged.items()
+    )
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
     return data
 
 
 def run(*words):
-    """`rkit convert` with these words; its result, or the error."""
+    """Run `rkit convert`; return its result and standard error, or raise its error."""
     result = CliRunner().invoke(main, ["convert", *map(str, words), "--json"], standalone_mode=False)
     if result.exception is not None:
         raise result.exception
@@ -61,7 +63,7 @@ def run(*words):
 
 
 def texts(corpus):
-    return {one.id: one.text for one in open_corpus(corpus)}
+    return {passage.id: passage.text for passage in open_corpus(corpus)}
 
 
 def test_sentences():
@@ -74,7 +76,7 @@ def test_sentences():
 
 @given(words=st.lists(st.text("ab,", min_size=1), max_size=30), size=st.integers(1, 9), data=st.data())
 def test_windows(words, size, data):
-    """Each word is in a passage, each passage begins `stride` words after the one before, and none is in another."""
+    """Each word is in a passage, passages start every `stride` words, and none contains another."""
     stride = data.draw(st.integers(1, size))
     cut = [part.split() for part in windows(" \n".join(words), size, stride)]
     assert cut == [words[first : first + size] for first in range(0, stride * len(cut), stride)]
@@ -84,8 +86,8 @@ def test_windows(words, size, data):
 
 
 @given(data=st.data(), words=st.lists(st.text("ab,", min_size=1), min_size=1, max_size=30), size=st.integers(1, 9))
-def test_windows_put_together_are_the_text(data, words, size):
-    """With its white space where they overlap; by the words alone, if each of them is another."""
+def test_joined_windows_are_the_text(data, words, size):
+    """White space is restored if windows overlap; an unknown overlap is detected if all words differ."""
     stride = data.draw(st.integers(1, size))
     gaps = data.draw(st.lists(st.text(" \n\t", min_size=1), min_size=len(words) - 1, max_size=len(words) - 1))
     for shared, own in ((size - stride, words), (None, [f"{word}{number}" for number, word in enumerate(words)])):
@@ -107,7 +109,7 @@ def test_windows_put_together_are_the_text(data, words, size):
     ],
 )
 def test_parts_without_an_overlap_are_kept_whole(parts, whole):
-    """An overlap is of whole words, and between all parts or none."""
+    """An overlap consists of whole words, and all parts overlap or none."""
     assert joined(parts)[0] == whole
 
 
@@ -116,13 +118,13 @@ def test_judgements_follow_passages_of_words(tmp_path, folder):
     assert done["passages"] == 12
     assert read_manifest(tmp_path / "out", "collection")["options"]["stride"] == 2
     judged = read_qrels(tmp_path / "out")["1"]
-    assert {one for one, grade in judged.items() if grade} == {"a#3", "a#4", "a#6", "a#7"}
+    assert {part for part, grade in judged.items() if grade} == {"a#3", "a#4", "a#6", "a#7"}
     assert set(read_qrels(tmp_path / "out")["2"]) == {"b#x#1", "b#x#2", "b#x#3", "b#x#4"}
 
 
 @given(words=st.lists(st.text("ab,", min_size=1), max_size=30), count=st.integers(2, 9))
 def test_equal_parts(words, count):
-    """All words in order, in `count` parts that differ by a word at most, or one a word."""
+    """All words in order, in `count` parts whose sizes differ by at most a word, or in a part per word."""
     parts = equal_parts("  ".join(words), count)
     assert [word for part in parts for word in part.split()] == words
     sizes = [len(part.split()) for part in parts]
@@ -131,11 +133,11 @@ def test_equal_parts(words, count):
 
 
 def test_a_collection(tmp_path, folder):
-    """Positives are the parts with an answer, or all where none is found; the others' parts keep their grade."""
+    """Parts with an answer are positives, or all parts if none has an answer; other parts keep their grade."""
     counts, _ = run(folder, tmp_path / "parts", "--parts", "sentences")
     assert counts == {"passages": 6, "queries": 3, "judgements": 9}
     corpus = list(open_corpus(tmp_path / "parts"))
-    assert [one.id for one in corpus] == ["a#1", "a#2", "a#3", "b#x#1", "b#x#2", "c#1"]
+    assert [part.id for part in corpus] == ["a#1", "a#2", "a#3", "b#x#1", "b#x#2", "c#1"]
     assert corpus[1].title == "Rome"
     assert corpus[1].text == "Its river is the Tiber."
     assert read_queries(tmp_path / "parts") == read_queries(folder)
@@ -147,8 +149,8 @@ def test_a_collection(tmp_path, folder):
     assert read_manifest(tmp_path / "parts", "collection")["options"]["parts"] == "sentences"
 
 
-def test_judgements_by_themselves(tmp_path, folder):
-    """Answers and passages are found in the collection, which is given if only a file of judgements is read."""
+def test_judgements_alone(tmp_path, folder):
+    """Answers and passages come from the collection, or from --corpus if the source is a file of judgements."""
     run(folder, tmp_path / "parts", "--parts", "sentences")
     run(folder, tmp_path / "of-folder.tsv", "--parts", "sentences", "--kind", "qrels")
     run(folder / "qrels" / "test.tsv", tmp_path / "of-file.tsv", "--parts", "sentences", "--corpus", folder)
@@ -159,18 +161,18 @@ def test_judgements_by_themselves(tmp_path, folder):
 
 
 def test_examples(tmp_path, folder):
-    """All parts of a negative are negatives, hardest first; scores of whole passages are left out, and that is told."""
+    """All parts of a negative are negatives, hardest first; a note counts the dropped teacher scores."""
     rows = [
         {"query_id": "1", "query": "which river", "answers": ["Tiber"], "positives": ["a"], "negatives": ["c", "b#x"]},
         {"query_id": "2", "query": "what", "positives": ["b#x", "a"], "teacher": {"b#x": 3.0, "a": 1.0}},
     ]
     train = write(tmp_path / "train.jsonl", rows)
-    _, said = run(train, tmp_path / "parts.jsonl", "--parts", "3", "--corpus", folder)
-    assert "Dropped the teacher scores of 1 examples" in said
+    _, notes = run(train, tmp_path / "parts.jsonl", "--parts", "3", "--corpus", folder)
+    assert "Dropped the teacher scores of 1 examples" in notes
     run(folder, tmp_path / "corpus.jsonl", "--kind", "corpus", "--parts", "3")
     cut = texts(tmp_path / "corpus.jsonl")
     first, second = read_examples(tmp_path / "parts.jsonl", corpus=open_corpus(tmp_path / "corpus.jsonl"))
-    assert {one: "Tiber" in cut[one] for one in ("a#1", "a#2", "a#3")} == {"a#1": False, "a#2": True, "a#3": True}
+    assert {part: "Tiber" in cut[part] for part in ("a#1", "a#2", "a#3")} == {"a#1": False, "a#2": True, "a#3": True}
     assert first.positives == ("a#2", "a#3")
     assert first.negatives == ("c#1", "b#x#1", "b#x#2", "b#x#3")
     assert second.positives == ("b#x#1", "b#x#2", "b#x#3", "a#1", "a#2", "a#3")
@@ -178,7 +180,7 @@ def test_examples(tmp_path, folder):
 
 
 def test_examples_with_their_passages(tmp_path):
-    """As DPR's: the parts are written beside them, or those of a corpus are named, which has other ids."""
+    """DPR's examples: their parts are written too, or mapped to the parts of a corpus with other ids."""
     row = {
         "question": "which river",
         "answers": ["Tiber"],
@@ -197,22 +199,22 @@ def test_examples_with_their_passages(tmp_path):
     assert (example.positives, example.negatives) == (("a#2", "a#3"), ("b#x#1", "b#x#2"))
 
 
-def test_a_run_of_parts_becomes_one_of_passages(tmp_path, folder):
-    """The first hit of a passage counts, so its figures can be compared with those of a search for passages."""
+def test_a_run_of_parts_becomes_a_run_of_passages(tmp_path, folder):
+    """A passage has the score of its best part, so metrics are comparable with a search for passages."""
     (tmp_path / "parts.trec").write_text(
         "1 Q0 b#x#2 1 9.5 t\n1 Q0 a#3 2 8 t\n1 Q0 b#x#1 3 7 t\n1 Q0 a#1 4 6 t\n1 Q0 c#1 5 5 t\n2 Q0 b#x#1 1 1 t\n"
     )
     counts, _ = run(tmp_path / "parts.trec", tmp_path / "passages.trec", "--merge-parts")
     assert counts == {"results": 4}
     assert read_run(tmp_path / "passages.trec") == {"1": [("b#x", 9.5), ("a", 8.0), ("c", 5.0)], "2": [("b#x", 1.0)]}
-    found = Run.load(tmp_path / "passages.trec").evaluate(folder, "RR@10")
-    assert found["RR@10"] == pytest.approx((1 / 2 + 1 + 0) / 3)
+    evaluation = Run.load(tmp_path / "passages.trec").evaluate(folder, "RR@10")
+    assert evaluation["RR@10"] == pytest.approx((1 / 2 + 1 + 0) / 3)
     run(tmp_path / "parts.trec", tmp_path / "ms.tsv", "--merge-parts", "--form", "msmarco")
     assert (tmp_path / "ms.tsv").read_text().splitlines()[:2] == ["1\tb#x\t1", "1\ta\t2"]
 
 
 @pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x"])
-def test_a_run_of_something_else(tmp_path, part):
+def test_a_run_of_whole_documents_is_refused(tmp_path, part):
     (tmp_path / "run.trec").write_text(f"1 Q0 {part} 1 9.5 t\n")
     with pytest.raises(DataError, match=f"document '{part}' is not a part of a passage"):
         run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts")
@@ -236,7 +238,7 @@ def test_wrong_usage(tmp_path, folder, words, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_examples_may_name_documents_of_a_corpus_of_passages(tmp_path):
+def test_examples_may_refer_to_documents_that_the_corpus_stores_as_passages(tmp_path):
     passages = [{"_id": f"a#{number}", "text": text} for number, text in enumerate(["of Rome", "of the Tiber"], 1)]
     corpus = write(tmp_path / "corpus.jsonl", [*passages, {"_id": "b", "text": "of Paris"}])
     rows = [

@@ -1,4 +1,4 @@
-"""Judgements in every form, and the complaints."""
+"""Judgements in all formats, and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_beir_folder(tmp_path):
         read_qrels(tmp_path, "train")
 
 
-def test_the_form_follows_the_name(tmp_path):
+def test_the_format_follows_the_name(tmp_path):
     write_qrels(tmp_path / "a.tsv.gz", QRELS)
     write_qrels(tmp_path / "b.tsv", QRELS, "trec")
     assert write_qrels(tmp_path / "c.qrels", QRELS) == 3
@@ -59,7 +59,7 @@ ALL = st.dictionaries(ID, st.dictionaries(ID, st.integers(-3, 9), min_size=1, ma
 
 
 @given(qrels=ALL, form=st.sampled_from(["trec", "beir"]))
-def test_what_was_written_is_read(tmp_path_factory, qrels, form):
+def test_written_judgements_are_read_back(tmp_path_factory, qrels, form):
     path = tmp_path_factory.getbasetemp() / "all-q"
     write_qrels(path, qrels, form)
     assert read_qrels(path) == qrels

@@ -1,8 +1,6 @@
-"""Queries in every form, and the complaints."""
+"""Queries in all formats, and errors."""
 
 from __future__ import annotations
-
-import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -43,7 +41,7 @@ def test_json_lines(tmp_path, row, name):
     {"_id": "7", "query": "who?", "task": "qa", "year": 2020, "positive": "one", "negative_1": "two", "answers": []},
 ])  # fmt: skip
 def test_other_fields_are_metadata(tmp_path, row):
-    """As those of passages, and written as BEIR's metadata."""
+    """Like those of passages, they are written as BEIR's metadata."""
     (query,) = read_queries(jsonl(tmp_path, [row]))
     assert query.fields == {"task": "qa", "year": 2020}
     write_queries(tmp_path / "written.jsonl", [query])
@@ -57,7 +55,7 @@ def test_a_table(tmp_path):
 
 
 def test_dpr(tmp_path):
-    """The answers are a Python list; ids are made of the question; the right quotation mark becomes an apostrophe."""
+    """Answers are a Python list, ids are hashes of the question, and right quotation marks become apostrophes."""
     path = tmp_path / "nq-test.qa.csv"
     path.write_text(
         "who\u2019s on first\t['Who', \"it's\"]\n"
@@ -70,7 +68,7 @@ def test_dpr(tmp_path):
     assert third == Query(f"{first.id}-2", "who's on first", ("again",))
 
 
-def test_dpr_answers_are_never_run(tmp_path):
+def test_dpr_answers_are_never_executed(tmp_path):
     path = tmp_path / "q.csv"
     path.write_text("fine\t['a']\nbad\t[__import__('os').getcwd()]\n")
     with pytest.raises(DataError, match=r"q\.csv:2: the answers are not a list of texts: .*Write them as"):
@@ -78,17 +76,17 @@ def test_dpr_answers_are_never_run(tmp_path):
 
 
 def test_a_beir_folder(tmp_path):
-    jsonl(tmp_path, [{"_id": one, "text": one * 2} for one in "abc"], "queries.jsonl.gz")
+    jsonl(tmp_path, [{"_id": name, "text": name * 2} for name in "abc"], "queries.jsonl.gz")
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nc\t1\t1\na\t1\t0\n")
-    assert [one.id for one in read_queries(tmp_path)] == ["a", "b", "c"]
-    assert [one.id for one in read_queries(tmp_path, "test")] == ["a", "c"]
+    assert [query.id for query in read_queries(tmp_path)] == ["a", "b", "c"]
+    assert [query.id for query in read_queries(tmp_path, "test")] == ["a", "c"]
     with pytest.raises(DataError, match=r"split 'dev' .*It has test\."):
         read_queries(tmp_path, "dev")
 
 
 def test_examples_may_repeat_a_query(tmp_path):
-    rows = [{"query_id": "1", "query": "who", "positives": [one], "negatives": []} for one in "ab"]
+    rows = [{"query_id": "1", "query": "who", "positives": [document], "negatives": []} for document in "ab"]
     assert read_queries(jsonl(tmp_path, rows)) == [Query("1", "who")]
     rows[1]["query"] = "what"
     for rows_of_one_id in (rows, [{"_id": "1", "text": "who"}] * 2):
@@ -99,25 +97,12 @@ def test_examples_may_repeat_a_query(tmp_path):
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 ID = id_texts(8)
 QUERIES = st.lists(
-    st.builds(Query, ID, TEXT, st.lists(TEXT, max_size=3).map(tuple)), min_size=1, unique_by=lambda one: one.id
+    st.builds(Query, ID, TEXT, st.lists(TEXT, max_size=3).map(tuple)), min_size=1, unique_by=lambda query: query.id
 )
 
 
 @given(queries=QUERIES)
-def test_what_was_written_is_read(tmp_path_factory, queries):
+def test_written_queries_are_read_back(tmp_path_factory, queries):
     path = tmp_path_factory.getbasetemp() / "all-q.jsonl"
     assert write_queries(path, queries) == len(queries)
     assert read_queries(path) == queries
-
-
-def test_queries_are_held_without_their_records(tmp_path):
-    """A query of ten words takes about 300 bytes, and twice that while it is read."""
-    path, count = tmp_path / "queries.jsonl", 5_000
-    write_queries(path, (Query(f"q{number}", "word " * 10) for number in range(count)))
-    read_queries(path)
-    tracemalloc.start()
-    try:
-        assert len(read_queries(path)) == count
-        assert tracemalloc.get_traced_memory()[1] < 600 * count
-    finally:
-        tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Records out of JSON lines, JSON arrays and tables, with their places."""
+"""Records from JSON lines, JSON arrays and tables, with their locations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievalkit.data import files
-from retrievalkit.data.records import Record, Table, parse_record, read_records
+from retrievalkit.data.records import read_records
 from retrievalkit.errors import DataError
 
 VALUES = st.recursive(
@@ -24,10 +24,6 @@ def no_table(row):
     return None
 
 
-def pair(row):
-    return Table(("id", "text"))
-
-
 def read(path, form=no_table):
     return list(read_records(path, form, "things"))
 
@@ -38,19 +34,10 @@ def written(tmp_path, text, name="a.jsonl"):
     return path
 
 
-def test_json_lines_have_lines_and_bytes(tmp_path):
-    path = written(tmp_path, '{"a": 1}\n\n  {"a": "\u00e9"}\n')
-    first, second = read(path)
-    assert (first.line, first.fields) == (1, {"a": 1})
-    assert (second.line, second.fields) == (3, {"a": "\u00e9"})
-    raw = path.read_bytes()
-    assert parse_record(raw[second.start : second.end], "", None).fields == second.fields
-
-
 @settings(max_examples=40)
 @given(rows=OBJECTS, indent=st.sampled_from([None, 0, 2]), chunk=st.integers(1, 40))
-def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, chunk):
-    """The elements of an array, cut anywhere while reading, are what json.loads gives."""
+def test_an_array_is_read_in_chunks_of_any_size(tmp_path_factory, rows, indent, chunk):
+    """The elements equal those of json.loads wherever the chunks end."""
     path = tmp_path_factory.getbasetemp() / "all.json"
     path.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), "utf-8", "surrogatepass")
     if "\ud800" <= max(path.read_text("utf-8", "surrogatepass")) <= "\udfff":
@@ -62,7 +49,10 @@ def test_an_array_is_read_whatever_the_chunks(tmp_path_factory, rows, indent, ch
 
 def test_array_elements_have_numbers_and_lines(tmp_path):
     path = written(tmp_path, '[\n {"a": 1},\n {"a":\n 2}\n]\n')
-    assert [(one.element, one.line, one.fields) for one in read(path)] == [(1, 2, {"a": 1}), (2, 3, {"a": 2})]
+    assert [(record.element, record.line, record.fields) for record in read(path)] == [
+        (1, 2, {"a": 1}),
+        (2, 3, {"a": 2}),
+    ]
     assert "a.jsonl:3: element 2: wrong" in str(read(path)[1].error("wrong"))
 
 
@@ -83,7 +73,7 @@ def test_array_elements_have_numbers_and_lines(tmp_path):
         ("{\n", r":1: broken JSON"),
     ],
 )
-def test_damage_is_named_with_its_place(tmp_path, text, message):
+def test_errors_name_the_location(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read(written(tmp_path, text))
 
@@ -93,29 +83,3 @@ def test_wrong_encoding_inside_an_array(tmp_path):
     path.write_bytes(b'[{"a": 1},\n{"a": "\xfc"}]')
     with pytest.raises(DataError, match=r"a\.json:2: byte 0xfc at position 8"):
         read(path)
-
-
-def test_a_quoted_cell_may_hold_tabs_and_line_breaks(tmp_path):
-    path = written(tmp_path, 'id\ttext\n1\t"a\tb\n""c"""\n\n2\t"d"\n')
-    table = Table(("id", "text"), header=True, quoted=True, bare="text")
-    records = read(path, lambda row: table)
-    assert [(one.line, one.fields) for one in records] == [
-        (2, {"id": "1", "text": 'a\tb\n"c'}),
-        (5, {"id": "2", "text": "d"}),
-    ]
-    raw = path.read_bytes()
-    assert [parse_record(raw[one.start : one.end], "", table).fields for one in records] == [
-        one.fields for one in records
-    ]
-
-
-def test_texts_and_lists():
-    record = Record("f", 1, {"text": "a\ufffd", "one": "x", "many": ["x", "y"], "none": None, "number": 3})
-    assert record.text("text") == "a\ufffd"
-    assert record.texts("one") == ("x",)
-    assert record.texts("many") == ("x", "y")
-    assert record.texts("none") == record.texts("absent") == ()
-    with pytest.raises(DataError, match="'number' is 3, but should be text"):
-        record.text("number")
-    with pytest.raises(DataError, match="'number' is 3, but should be a list"):
-        record.texts("number")

@@ -1,4 +1,4 @@
-"""Runs in every form: their order, what is written, and damage; hits are read when they are wanted."""
+"""Runs in all formats: order, writing, damage, and hits read on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def written(tmp_path, text):
         ("{q}\t{d}\twhat is it?\tIt is a text with 3 words", BY_RANK),
     ],
 )
-def test_forms_are_told_apart(tmp_path, form, expected, end, packed):
+def test_formats_are_detected(tmp_path, form, expected, end, packed):
     lines = [form.format(q=q, d=d, r=r, s=s) + end for q, hits in HITS.items() for r, (d, s) in enumerate(hits, 1)]
     for text in ("".join(lines), "".join(lines).rstrip("\r\n"), "\ufeff" + "".join(lines)):
         assert read_run(written(tmp_path, gzip.compress(text.encode()) if packed else text)) == expected
@@ -64,7 +64,7 @@ def test_forms_are_told_apart(tmp_path, form, expected, end, packed):
     ],
     ids=["two separators", "ids with spaces", "texts", "json", "ties by id, descending", "ids as bytes"],
 )
-def test_lines_of_other_shapes(tmp_path, text, expected):
+def test_unusual_lines(tmp_path, text, expected):
     assert read_run(written(tmp_path, text)) == expected
 
 
@@ -81,36 +81,37 @@ def test_lines_in_any_order_and_blocks(tmp_path_factory, rows, gap, chunk):
     path = tmp_path_factory.mktemp("runs") / "run"
     unique = {(query, document): score for query, document, score in rows}
     lines = [
-        (query, "Q0", one, str(rank), str(score), "t") for rank, ((query, one), score) in enumerate(unique.items(), 1)
+        (query, "Q0", document, str(rank), str(score), "t")
+        for rank, ((query, document), score) in enumerate(unique.items(), 1)
     ]
     path.write_text("".join(gap.join(line) + "\n" for line in lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "CHUNK", chunk)
         by_id, by_rank = open_run(path), open_run(path, ties="run")
     for query in dict(by_id):
-        mine = [(one, float(score)) for (of, one), score in unique.items() if of == query]
-        assert by_rank[query] == sorted(mine, key=lambda hit: -hit[1])
-        assert by_id[query] == sorted(mine, key=lambda hit: hit[::-1], reverse=True)
-        assert sorted(zip(*columns_of(by_id, query), strict=True)) == sorted(mine)
+        expected = [(document, float(score)) for (of, document), score in unique.items() if of == query]
+        assert by_rank[query] == sorted(expected, key=lambda hit: -hit[1])
+        assert by_id[query] == sorted(expected, key=lambda hit: hit[::-1], reverse=True)
+        assert sorted(zip(*columns_of(by_id, query), strict=True)) == sorted(expected)
     assert set(by_id) == {query for query, _ in unique}
 
 
 @pytest.mark.parametrize("form", ["trec", "msmarco", "beir"])
 @pytest.mark.parametrize("end", ["", ".gz", ".zst"])
-def test_every_form_is_written_and_read(tmp_path, form, end):
+def test_all_formats_are_written_and_read(tmp_path, form, end):
     path = tmp_path / f"run{end}"
     assert write_run(path, HITS, form=form) == 4
     assert read_run(path) == (BY_RANK if form == "msmarco" else HITS)
 
 
-def test_the_order_given_is_written(tmp_path):
+def test_hits_are_written_in_their_order(tmp_path):
     path = tmp_path / "run.trec"
     assert write_run(path, {"q": [("b", 0.1), ("a", 2.0)], "p": [("c", 1 / 3)]}, tag="mine") == 3
     assert path.read_text() == "q Q0 b 1 0.1 mine\nq Q0 a 2 2.0 mine\np Q0 c 1 0.33333334 mine\n"
     assert list(read_run(tmp_path)) == ["q", "p"]
 
 
-def test_a_file_that_changes_is_noticed_and_one_that_is_replaced_is_read_on(tmp_path):
+def test_a_changed_file_is_reported_and_a_replaced_file_stays_readable(tmp_path):
     path = written(tmp_path, "q1 Q0 a 1 3 t\nq2 Q0 a 1 3 t\n")
     write_run(path, open_run(path))
     assert path.read_text() == "q1 Q0 a 1 3.0 rkit\nq2 Q0 a 1 3.0 rkit\n"
@@ -121,8 +122,8 @@ def test_a_file_that_changes_is_noticed_and_one_that_is_replaced_is_read_on(tmp_
 
 
 def test_memory_does_not_grow_with_the_hits_of_a_query(tmp_path):
-    """An opened run holds an id and 20 bytes for each query, in whatever order they are read."""
-    run = ((f"q{query}", [(f"d{one}", 1 - one / 500) for one in range(500)]) for query in range(200))
+    """An open run keeps an id and 20 bytes per query in memory, in any reading order."""
+    run = ((f"q{query}", [(f"d{number}", 1 - number / 500) for number in range(500)]) for query in range(200))
     write_run(tmp_path / "run", run)
     tracemalloc.start()
     try:
@@ -135,7 +136,7 @@ def test_memory_does_not_grow_with_the_hits_of_a_query(tmp_path):
     finally:
         tracemalloc.stop()
     assert held < 200_000
-    assert peak < 8_000_000  # a block of the file, in some copies; in memory the run takes 18 MB
+    assert peak < 8_000_000  # some copies of a block of the file; the whole run takes 18 MB
 
 
 ID = id_texts(5)
@@ -143,13 +144,13 @@ SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @given(run=st.dictionaries(ID, st.dictionaries(ID, SCORES, min_size=1, max_size=6), min_size=1, max_size=4))
-def test_scores_come_back_as_the_same_32_bit_floats(tmp_path_factory, run):
+def test_scores_are_read_back_as_the_same_32_bit_floats(tmp_path_factory, run):
     path = tmp_path_factory.getbasetemp() / "all-r"
-    write_run(path, {query: list(found.items()) for query, found in run.items()})
+    write_run(path, {query: list(hits.items()) for query, hits in run.items()})
     read = read_run(path)
     assert read.keys() == run.keys()
-    for query, found in read.items():
-        assert found == sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
-        assert {one: numpy.float32(score) for one, score in found} == {
-            one: numpy.float32(score) for one, score in run[query].items()
+    for query, hits in read.items():
+        assert hits == sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)
+        assert {document: numpy.float32(score) for document, score in hits} == {
+            document: numpy.float32(score) for document, score in run[query].items()
         }

@@ -1,4 +1,4 @@
-"""A teacher's scores in training examples: every form, and the complaints."""
+"""Teacher scores in training examples: all formats, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrievalkit.errors import DataError, InputError
 OURS = {"query_id": "q1", "query": "who", "positives": ["1", "2"], "negatives": ["3"]}
 TEVATRON_2 = {"query_id": "q1", "query_text": "who", "positive_document_ids": [1, "2"], "negative_document_ids": ["3"]}
 TRIPLE = {"query": "who", "pos": ["one"], "neg": ["two", "three"]}
-HASHED = [hashed_id(one) for one in ("one", "two", "three")]
+HASHED = [hashed_id(text) for text in ("one", "two", "three")]
 
 
 def read(tmp_path, *rows):
@@ -48,8 +48,8 @@ CONTEXTS = {"positive_ctxs": [passage("1", ce_score=9.5, score=1000)], "hard_neg
         ({**OURS, "positives": ["1", "1"], "teacher": [2, 2, 1]}, {"1": 2.0, "3": 1.0}),
     ],
 )
-def test_scores_come_by_id_in_order_with_each_passage_or_in_two_lists(tmp_path, row, expected):
-    """As CoT-MAE v2's data have them, where null, which a data set's table puts in, is no score."""
+def test_scores_are_read_by_id_in_order_with_each_passage_and_from_two_lists(tmp_path, row, expected):
+    """The formats of CoT-MAE v2's data and others; null is no score."""
     assert read(tmp_path, row).rows[0].teacher == expected
 
 
@@ -69,12 +69,12 @@ def test_scores_come_by_id_in_order_with_each_passage_or_in_two_lists(tmp_path, 
         ({"query_id": "q2", "query": "w", "positive_passages": [passage("1", ce_score="9")]}, "'ce_score' of document"),
     ],
 )
-def test_damage_is_named(tmp_path, row, message):
+def test_errors_name_line_and_problem(tmp_path, row, message):
     with pytest.raises(DataError, match=rf"train\.jsonl:2: .*{re.escape(message)}"):
         read(tmp_path, OURS, row)
 
 
-def test_scores_of_negatives_that_are_not_drawn(tmp_path):
+def test_distillation_needs_negatives(tmp_path):
     check_teacher(read(tmp_path, {**OURS, "teacher": {"1": 2, "3": 1}}))
     with pytest.raises(InputError, match=r"negatives is 0\. Set --negatives"):
         check_teacher(read(tmp_path, {**OURS, "teacher": [1, 2, 3]}), negatives=0)
@@ -90,7 +90,7 @@ def test_scores_of_negatives_that_are_not_drawn(tmp_path):
         ({"teacher": {"1": 1}, "negatives": []}, "a negative"),
     ],
 )
-def test_too_few_scores(tmp_path, changes, missing):
+def test_missing_scores_are_refused(tmp_path, changes, missing):
     whole = {**OURS, "teacher": [1, 2, 3]}
     with pytest.raises(DataError, match=rf"train\.jsonl:2: the query 'q2' has no teacher score of {missing}, .*--loss"):
         check_teacher(read(tmp_path, whole, {**OURS, "query_id": "q2", **changes}))

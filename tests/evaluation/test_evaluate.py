@@ -21,7 +21,7 @@ from retrievalkit.evaluation.evaluate import evaluate as command
 from retrievalkit.evaluation.measures import IrMeasure, mean, metric_names
 from retrievalkit.evaluation.metrics import per_query
 
-# q1: relevant at rank 2 of 3, one more never found; q2: not found; q3: at rank 11; q4: not in the run.
+# q1: relevant at rank 2 of 3, another not retrieved; q2: none retrieved; q3: at rank 11; q4: not in the run.
 RUN = {
     "q1": [("d3", 9.0), ("d1", 8.0), ("d2", 7.0)],
     "q2": [("d9", 5.0), ("d8", 4.0)],
@@ -55,16 +55,17 @@ def value(metric, run=RUN, qrels=QRELS, **conventions):
         ("RR@10", {"x": [("x", 2.0), ("y", 1.0)]}, {"x": {"y": 1}}, {}, 0.5),
         ("RR@10", {"x": [("x", 2.0), ("y", 1.0)]}, {"x": {"y": 1}}, {"exclude_self": True}, 1.0),
         ("nDCG@10", {"a query/1 é": [("d/1 é", 1.0), ("", 0.5)]}, {"a query/1 é": {"d/1 é": 1}}, {}, 1.0),
+        ("nDCG(judged_only=True)@1", {"q": [("x", 2.0), ("a", 1.0)]}, {"q": {"a": 1}}, {}, 1.0),
         ("ERR@10", {"q": [("a", 1.0)]}, {"q": {"a": 4, "b": -2}}, {}, 15 / 16),
     ],
 )
 def test_values_worked_out_by_hand(metric, run, qrels, options, expected):
-    """Means over all queries of the qrels; nDCG's gain is the grade, and negative grades count nothing."""
+    """Means over all queries of the qrels; nDCG's gain is the grade, and negative grades count as 0."""
     assert value(metric, run, qrels, **options) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("metric", ["nDCG@10", "AP", "R@100", "P@10", "RR@10"])
-def test_grades_far_below_zero_count_as_those_below_zero(metric):
+def test_very_negative_grades_count_like_minus_one(metric):
     run = {"q": [("a", 3.0), ("b", 2.0)], "r": [("a", 1.0)]}
     expected = value(metric, run, {"q": {"a": -1, "b": 1}, "r": {"a": -1}})
     for grade in (-2, -1_000_000):
@@ -76,25 +77,28 @@ def test_grades_far_below_zero_count_as_those_below_zero(metric):
 )
 @pytest.mark.parametrize("judged", [{"a": -1, "b": -2}, {"a": 0}, {}, {"z": 1}], ids=str)
 @pytest.mark.parametrize("found", [[("a", 1.0)], []], ids=["one hit", "no hit"])
-def test_a_query_without_relevant_hits_has_a_value_and_no_program_complains(metric, judged, found, capfd):
+def test_a_query_without_relevant_hits_has_a_value_without_warnings(metric, judged, found, capfd):
     run, qrels = {"q": found, "other": [("a", 1.0)]}, {"q": judged, "other": {"z": 1}}
     expected = 1.0 if metric == "Judged@10" and "a" in judged and found else 0.0
     assert mean(metric, per_query(run, qrels, metric)[metric]) == expected / 2
-    assert IrMeasure.of(metric).value(Judged([judged.get(one) for one, _ in found], list(judged.values()))) == expected
+    assert (
+        IrMeasure.of(metric).value(Judged([judged.get(document) for document, _ in found], list(judged.values())))
+        == expected
+    )
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("metric", ["nDCG@10", "RR", "RR@10", "P@1", "Success@1", "Judged@1", "Compat(p=0.5)"])
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
 @pytest.mark.parametrize("lower", [0.0, 1e-9])
-def test_equal_scores_rank_by_id_descending_whatever_the_metric(metric, order, lower):
-    """Scores are 32-bit numbers as in trec_eval, so a difference of a billionth is none."""
+def test_equal_scores_rank_by_descending_id_for_all_metrics(metric, order, lower):
+    """Scores are 32-bit floats as in trec_eval, so scores that differ by a billionth are equal."""
     run = {"q": [(document, 1.0 - lower * rank) for rank, document in enumerate(order)]}
     expected = per_query({"q": [("c", 3.0), ("b", 2.0), ("a", 1.0)]}, {"q": {"c": 1}}, metric)
     assert per_query(run, {"q": {"c": 1}}, metric) == expected
 
 
-# Name for us, and for trec_eval.
+# Our name -> trec_eval's name.
 TREC_EVAL = {
     "nDCG": "ndcg", "nDCG@5": "ndcg_cut_5", "AP": "map", "AP@5": "map_cut_5", "RR": "recip_rank", "P@5": "P_5",
     "R@5": "recall_5", "Success@5": "success_5", "Rprec": "Rprec", "Bpref": "bpref", "infAP": "infAP",
@@ -107,8 +111,8 @@ TREC_EVAL = {
     st.dictionaries(st.integers(0, 20).map(str), st.sampled_from([0.0, 0.1, 0.25, 0.5, 3.0]), min_size=1),
     st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 3), min_size=1),
 )
-def test_values_are_those_of_trec_eval(found, judged):
-    """Which gets the scores themselves, equal ones among them, where we hand on ranks."""
+def test_values_equal_trec_eval(found, judged):
+    """trec_eval gets the scores, including ties; ir-measures gets ranks."""
     import pytrec_eval
 
     expected = pytrec_eval.RelevanceEvaluator({"q": judged}, set(TREC_EVAL.values())).evaluate({"q": found})["q"]
@@ -123,45 +127,17 @@ ORDERS = st.permutations([str(n) for n in range(14)]).map(lambda ids: ids[:12])
 
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), ORDERS, min_size=1), st.sampled_from(["msmarco", "trec"]))
-def test_mrr_is_that_of_ms_marcos_script(tmp_path_factory, ranked, form):
-    """The first relevant in the first 10, over all queries of the qrels; with equal scores the ranks decide."""
+def test_mrr_equals_ms_marcos_script(tmp_path_factory, ranked, form):
+    """The first relevant document in the top 10, over all queries of the qrels; ties are ordered by rank."""
     path = tmp_path_factory.getbasetemp() / f"mrr.{form}"
-    write_run(path, {query_id: [(one, 1.0) for one in ids] for query_id, ids in ranked.items()}, form=form)
+    write_run(path, {query_id: [(document, 1.0) for document in ids] for query_id, ids in ranked.items()}, form=form)
     qrels = {query_id: {"3": 1, "7": 1, "1": 0} for query_id in "abcd"}
     found = command(run=[path], qrels=qrels, metrics="RR@10", ties="run")["mrr" if form == "trec" else "mrr.msmarco"]
     firsts = [next((1 / rank for rank, one in enumerate(ids[:10], 1) if one in "37"), 0) for ids in ranked.values()]
     assert found["RR@10"] == pytest.approx(sum(firsts) / 4)
 
 
-@settings(max_examples=30, deadline=None)
-@given(ORDERS, st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 2), min_size=1), st.integers(1, 13))
-def test_what_ranks_below_a_cutoff_does_not_count(ids, judged, k):
-    """Also where it is not handed on to those who compute."""
-    run = {"q": [(one, -float(rank)) for rank, one in enumerate(ids)]}
-    names = [f"{name}@{k}" for name in ("nDCG", "RR", "P", "R", "AP", "Success", "Judged")]
-    values = per_query(run, {"q": judged}, names)
-    assert values == per_query({"q": run["q"][:k]}, {"q": judged}, names)
-    only = f"nDCG(judged_only=True)@{k}"
-    alone = {"q": [hit for hit in run["q"] if hit[0] in judged]}
-    if alone["q"]:
-        expected = per_query(alone, {"q": judged}, f"nDCG@{k}")[f"nDCG@{k}"]
-        assert per_query(run, {"q": judged}, only)[only] == pytest.approx(expected)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 1.0, 2.0])), min_size=1, max_size=4),
-    st.dictionaries(st.sampled_from("abcdefxyz"), st.integers(-1, 3), min_size=1),
-)
-def test_metrics_have_the_same_value_alone_and_together(runs, judged):
-    """Some are computed together, from whole rankings instead of their first ranks."""
-    run = {str(number): list(found.items()) for number, found in enumerate(runs)}
-    qrels = dict.fromkeys(run, judged)
-    names = ["nDCG@2", "R@1", "P(rel=2)@3", "AP@2", "Success@1", "AP@1000", "P@3", "AP(rel=2)", "RR@2"]
-    assert per_query(run, qrels, names) == {name: per_query(run, qrels, name)[name] for name in names}
-
-
-def test_names_are_kept_cut_outside_parentheses_and_computed_once():
+def test_metric_names_are_split_outside_parentheses_and_computed_once():
     values = per_query(RUN, QRELS, "MRR@10 RR@10,AP(rel=2)")
     assert values["MRR@10"] == values["RR@10"] == {"q1": 0.5, "q2": 0.0, "q3": 0.0, "q4": 0.0}
     assert list(values) == ["MRR@10", "RR@10", "AP(rel=2)"]
@@ -189,21 +165,21 @@ OWN = {f"d{n}": [(f"d{n}", 2.0), ("r", 1.0)] for n in range(3)} | {"d9": [("r", 
         ({"q1": [("doc-1", 2.0)]}, {"q1": {"1": 1}}, "RR@10", ["no document of the run is judged: for query 'q1'"]),
         (
             OWN,
-            {one: {"r": 1} for one in OWN},
+            {query: {"r": 1} for query in OWN},
             "RR@10",
             ["the first document of 3 of 4 queries has the query's own id."],
         ),
-        ({one: OWN[one] for one in ("d1", "d9")}, {"d1": {"r": 1}, "d9": {"r": 1}}, "RR@10", []),
+        ({query: OWN[query] for query in ("d1", "d9")}, {"d1": {"r": 1}, "d9": {"r": 1}}, "RR@10", []),
         ({"a": [("b", 1.0), ("a", 2.0)]}, {"a": {"b": 1}}, "RR@10", ["the first document of 1 of 1 queries"]),
         (GRADED_RUN, GRADED, "nDCG@4 AP(rel=2)", []),
         (GRADED_RUN, GRADED, "RR@4 nDCG@4", ["the judgements have grades up to 3, and RR@4 counts grades of 1"]),
         (GRADED_RUN, GRADED, "nDCG@10", ["the run has at most 4 documents per query, so nDCG@10 looks no further."]),
     ],
 )
-def test_notes_report_what_the_numbers_hide(run, qrels, metrics, notes):
+def test_notes_report_possible_mistakes(run, qrels, metrics, notes):
     found = evaluate(run, qrels=qrels, metrics=metrics).notes
     assert len(found) == len(notes)
-    assert all(one.startswith(start) for one, start in zip(found, notes, strict=True))
+    assert all(note.startswith(start) for note, start in zip(found, notes, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -219,8 +195,11 @@ def test_notes_report_what_the_numbers_hide(run, qrels, metrics, notes):
         (InputError, "cannot compute Accuracy: float division by zero", "Accuracy"),
         (InputError, r"grade 5.*ERR@10.*up to 4", "ERR@10"),
         # Among them those on which trec_eval would end the process.
-        *((InputError, "metric", one) for one in ("P@-1", "P@1.5", "RR@x", "RR(foo=1)", "nDCG(", "AP(rel=0)")),
-        *((InputError, "metric", one) for one in ("nDCG@True", "Judged@0", "RR@10@5", "nDCG@0")),
+        *((InputError, "metric", name) for name in ("P@-1", "P@1.5", "RR@x", "RR(foo=1)", "nDCG(", "AP(rel=0)")),
+        *(
+            (InputError, "metric", name)
+            for name in ("nDCG@True", "Judged@0", "RR@10@5", "nDCG@9999999999", "nDCG(gains={1:9999999})")
+        ),
     ],
 )
 def test_metrics_that_cannot_be_computed_are_refused(error, message, metric):
@@ -259,8 +238,8 @@ def test_top_k_accuracy_is_the_share_of_questions_with_a_hit():
 
 
 def test_without_answers_judgements_alone_count():
-    """One recipe serves collections with answers and without."""
-    found = accuracy(BARE, qrels={one: {hits[0][0]: 1} for one, hits in ANSWER_RUN.items()}, metrics="RR")
+    """The same recipe works for collections with and without answers."""
+    found = accuracy(BARE, qrels={query: {hits[0][0]: 1} for query, hits in ANSWER_RUN.items()}, metrics="RR")
     assert dict(found) == {"RR": 1.0}
     assert found.notes == ["no query has answers, so there is no top-k accuracy."]
 
@@ -279,14 +258,14 @@ def test_without_answers_judgements_alone_count():
         (InputError, "not a number, for query 'q'", lambda: per_query({"q": [("d", math.nan)]}, {"q": {"d": 1}}, "RR")),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(error, message, call):
+def test_invalid_inputs_are_refused(error, message, call):
     with pytest.raises(error, match=message):
         call()
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """The present folder, with runs, qrels, queries with answers and a corpus."""
+    """The working directory, with runs, qrels, queries with answers and a corpus."""
     monkeypatch.chdir(tmp_path)
     write_run("a.trec", {"q1": [("d1", 2.0), ("d2", 1.0)], "q2": [("d3", 1.0)]})
     write_run("b.trec", {"q1": [("d2", 2.0), ("d1", 1.0)]})
@@ -297,12 +276,12 @@ def files(tmp_path, monkeypatch):
         "twice": "q1 Q0 d1 1 1 t\nq1 Q0 d1 2 0.5 t\n",
         "nan": "q1 Q0 d1 1 nan t\n",
         "corpus.jsonl": "".join(
-            json.dumps({"_id": one, "title": "", "text": text}) + "\n"
-            for one, text in (("d1", "Rome"), ("d2", "Paris, 1900"), ("d3", "Oslo"))
+            json.dumps({"_id": name, "title": "", "text": text}) + "\n"
+            for name, text in (("d1", "Rome"), ("d2", "Paris, 1900"), ("d3", "Oslo"))
         ),
         "queries.jsonl": "".join(
-            json.dumps({"_id": one, "text": "?", "answers": [answer]}) + "\n"
-            for one, answer in (("q1", "paris"), ("q2", "o.lo"))
+            json.dumps({"_id": name, "text": "?", "answers": [answer]}) + "\n"
+            for name, answer in (("q1", "paris"), ("q2", "o.lo"))
         ),
     }
     for name, text in texts.items():

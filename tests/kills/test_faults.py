@@ -17,7 +17,6 @@ from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.data import convert
 from retrievalkit.data.vectors import writer
-from retrievalkit.indexing import build
 from retrievalkit.mining.parts import MinedParts
 from retrievalkit.search import pair_scoring
 from retrievalkit.search.searcher import Searcher
@@ -141,26 +140,6 @@ def test_a_killed_command_whose_input_changed_starts_anew(place, line, moment, c
     done(line.format("out"))
     done(line.format("fresh"))
     assert [*content(place / "out").values()] == [*content(place / "fresh").values()]
-    assert not list(place.glob(".*"))
-
-
-MINE = "mine-negatives --from model --corpus data --examples data --depth 9 --set negatives=5 --output "
-
-
-@pytest.mark.parametrize(
-    ("count", "name"),
-    [(0, "vectors-*/vectors-00000.npy"), (1, "checkpoint-*/vectors/ids.txt"), (1, "checkpoint-*/manifest.json")],
-)
-def test_a_mining_makes_what_was_changed_after_a_kill_again(place, count, name):
-    """The vectors, before they are indexed, and the index; what was mined by then is kept."""
-    done(f"{MINE} whole.jsonl")
-    moment = (MinedParts, "write", 1) if count else (build, "build_index", 1)
-    killed(f"{MINE} out.jsonl", *moment)
-    (path,) = (place / ".out.jsonl.mining").glob(name)
-    path.write_bytes(path.read_bytes()[:-5] + b"other")
-    ended = done(f"{MINE} out.jsonl")
-    assert "was changed after it was written: rebuilding it" in ended.stderr
-    assert (place / "out.jsonl").read_bytes() == (place / "whole.jsonl").read_bytes()
     assert not list(place.glob(".*"))
 
 

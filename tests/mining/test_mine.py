@@ -8,7 +8,7 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from fused_runs import search
 from places import SHARED
-from retrievalkit import registry, storage
+from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
@@ -314,19 +314,6 @@ def test_a_rerankers_scores_are_those_of_rerank_apply(tiny, tiny_model, tiny_col
     dropped = {row["name"]: row["dropped"] for row in one.report["filters"]}
     assert dropped == {row["name"]: row["dropped"] for row in two.report["filters"]}
     assert 0 < dropped["re-ranker"] < one.report["hits"]
-
-
-@pytest.mark.skipif("bm25" not in registry.names("indexer"), reason="retrievalkit-pyserini is not installed")
-def test_mining_with_lucene(tiny_collection, mine_tiny, tmp_path):
-    """BM25 finds the country that a question names; its options reach the index."""
-    mined = mine_tiny("bm25", depth=20, indexer_options={"threads": 1})
-    assert len(mined) == len(read_examples(tiny_collection.folder).rows)
-    assert mined.report["source"]["kind"] == "bm25"
-    assert mined.report["questions_whose_positive_was_found"] == len(mined)
-    assert any(row.negatives for row in mined)
-    with pytest.raises(OptionError, match="did you mean 'threads'"):
-        mine_tiny("bm25", "no", indexer_options={"thread": 1})
-    assert not (tmp_path / "no.jsonl").exists()
 
 
 @pytest.mark.skipif(not (SHARED / "squad-open").exists(), reason="RKIT_SHARED_DATA has no squad-open")

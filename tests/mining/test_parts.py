@@ -115,20 +115,6 @@ def test_parts_that_are_there_are_not_mined_again(mine, interrupt, monkeypatch):
     assert written == [6, 7, 8, 9]
 
 
-@pytest.mark.parametrize(
-    "change", [lambda text: text[:9], lambda text: text.replace("p1", "p2", 1)], ids=["cut", "altered"]
-)
-def test_a_part_that_was_changed_since_is_mined_again(mine, tmp_path, interrupt, change):
-    interrupt(3, **OPTIONS)
-    (part,) = tmp_path.rglob("000001.json")
-    text = part.read_text()
-    part.write_text(change(text))
-    assert part.read_text() != text
-    mine("resumed", **OPTIONS)
-    mine("whole", **OPTIONS)
-    assert bytes_in(tmp_path / "resumed") == bytes_in(tmp_path / "whole")
-
-
 @pytest.mark.parametrize("sample", ["top", "random"])
 def test_the_size_of_parts_changes_nothing_and_another_seed_draws_others(mine, tmp_path, monkeypatch, sample):
     options = {**OPTIONS, "sample": sample, "negatives": 3}

@@ -1,4 +1,4 @@
-"""The recipes that come along: each one's command lines and options are right, and small ones run."""
+"""Bundled recipes: their command lines and options are valid, and small recipes run."""
 
 import json
 
@@ -18,37 +18,36 @@ TABLES = [name for name in NAMES if "table" in name.rpartition("/")[2] or "four_
 
 @pytest.fixture
 def need():
-    """Skips a test whose plugins are not installed."""
+    """Skip a test if plugins are missing."""
     known = {kind: registry.names(kind) for kind in ("pooler", "loss", "indexer")}
     commands = {*main.built_in, *registry.names("command"), "rerank train", "rerank apply"}
 
-    def need(found):
-        for step in found.steps:
+    def need(loaded):
+        for step in loaded.steps:
             if step.command not in commands:
-                pytest.skip(f"no plugin that is installed brings the command '{step.command}'")
+                pytest.skip(f"no installed plugin provides the command '{step.command}'")
             for kind, names in known.items():
                 wanted = step.options.get(kind)
                 if wanted and not set(str(wanted).split("+")) <= set(names):
-                    pytest.skip(f"no plugin that is installed brings the {kind} '{wanted}'")
+                    pytest.skip(f"no installed plugin provides the {kind} '{wanted}'")
 
     return need
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_line_and_option_of_a_recipe_is_right(name, tmp_path, need):
-    found = load(name)
-    need(found)
-    assert plan(found, tmp_path, main.with_all_commands())
-    assert found.description
-    assert find_recipe(f"recipes/{name}.yaml").samefile(found.file)
+def test_command_lines_and_options_of_a_recipe_are_valid(name, tmp_path, need):
+    loaded = load(name)
+    need(loaded)
+    assert plan(loaded, tmp_path, main.with_all_commands())
+    assert loaded.description
+    assert find_recipe(f"recipes/{name}.yaml").samefile(loaded.file)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_row_of_a_table_has_references_and_their_source(name):
     rows = load(name).rows
     assert any(row.expected for row in rows)
-    # A table that is a paper's names it in each row; of sets it may give the mean alone, and the four stages have their
-    # own rows.
+    # Tables of a paper have references in each row; with sets, maybe only for the mean. The four stages add rows.
     whole = "four_stage" not in name and not read_recipe(find_recipe(name)).get("sets")
     for row in rows if whole else [row for row in rows if row.expected]:
         assert all(0 < value < 1 for (_, name), value in row.expected.items() if name != "perplexity"), row.name
@@ -68,10 +67,10 @@ def test_a_small_table_has_the_references_of_its_table(name):
 def test_a_recipe_has_the_hyper_parameters_of_its_paper(name):
     recipe = load(name)
     for step, settings in PAPERS[name].items():
-        found = ours(recipe, step)
-        assert found, step
+        used = ours(recipe, step)
+        assert used, step
         for setting, paper in settings.items():
-            mine = {one.get(setting) for one in found}
+            mine = {options.get(setting) for options in used}
             assert mine == (paper if isinstance(paper, set) else {paper}), f"{step}: {setting}"
 
 
@@ -81,12 +80,12 @@ def test_every_table_of_a_paper_has_its_hyper_parameters_listed():
     assert tables - PAPERS.keys() == set()
 
 
-def test_enough_negatives_are_left_when_positives_are_taken_out():
+def test_enough_hits_are_mined_to_drop_positives():
     for mined in ours(load("mlr/table4"), "mined"):
         assert mined["depth"] > mined["negatives"] == 100
 
 
-def test_beir_5_are_the_five_sets_of_aggretriever_and_14_and_15_count_cqadupstack_as_one():
+def test_beir_has_the_sets_of_the_papers_and_cqadupstack_counts_as_a_single_set():
     rows = {row.name: row for row in load("beir5").rows}
     assert rows["beir5"].of == ("nfcorpus", "fiqa", "arguana", "scidocs", "scifact")
     fourteen, fifteen = (
@@ -94,14 +93,14 @@ def test_beir_5_are_the_five_sets_of_aggretriever_and_14_and_15_count_cqadupstac
     )
     assert len(fourteen["cqadupstack"]) == len(fifteen["cqadupstack"]) == 12
     assert (len(fourteen["beir14"]), len(fifteen["beir15"])) == (14, 15)
-    other = {one.rpartition("-")[2] for one in fifteen["beir15"]} ^ set(fourteen["beir14"])
+    other = {name.rpartition("-")[2] for name in fifteen["beir15"]} ^ set(fourteen["beir14"])
     assert other == {"arguana", "quora", "trec_news", "robust04", "bioasq"}
 
 
 def test_each_recipe_is_in_the_readme():
     path = find_recipe("quickstart").parent / "README.md"
     if not path.exists():
-        pytest.skip("the readme is not installed along")
+        pytest.skip("the README is not installed")
     text = path.read_text(encoding="utf-8")
     assert [name for name in NAMES if f"`{name}`" not in text] == []
 

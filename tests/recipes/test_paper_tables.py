@@ -1,4 +1,4 @@
-"""The page of the papers' tables is made of what the runs left: differences, directions, and what is missing."""
+"""The page of the papers' tables: differences, directions and missing rows, from the outputs of runs."""
 
 import importlib
 import json
@@ -72,7 +72,7 @@ def ran(folder, name, values):
 
 @pytest.fixture
 def collected(programs, tmp_path):
-    """What is collected where two of three rows were run, one of them with one seed of two."""
+    """Results with two of three rows, one of them with a single seed."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "plan.yaml").write_text(PLAN.replace("RECIPE", str(tmp_path / "recipe.yaml")))
     folder = tmp_path / "runs" / "demo"
@@ -86,7 +86,7 @@ def collected(programs, tmp_path):
     return programs["results"].collect(plan, tmp_path / "rows")
 
 
-def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
+def test_a_difference_is_computed_over_shared_seeds(collected):
     better, worse, _ = collected["tables"][0]["directions"]
     assert better["ours"]["mean"] == pytest.approx(0.075)
     assert better["ours"]["seeds"] == {"1": pytest.approx(0.075)}
@@ -97,7 +97,7 @@ def test_a_difference_is_taken_within_the_seeds_that_both_rows_have(collected):
 
 
 def test_directions_are_judged_and_counted(collected, programs):
-    verdicts = [one["verdict"] for one in collected["tables"][0]["directions"]]
+    verdicts = [direction["verdict"] for direction in collected["tables"][0]["directions"]]
     assert verdicts == ["agrees, significantly", "opposite, significantly", "not run"]
     shown = programs["page"].summary(collected)
     assert "1 agree, 1 of them significantly; 1 are significantly opposite, and 0 are within chance" in shown
@@ -107,7 +107,7 @@ def test_directions_are_judged_and_counted(collected, programs):
     assert "0 are within chance; 1 have no test" in programs["page"].summary(collected)
 
 
-def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, programs, tmp_path):
+def test_the_page_and_its_figures_show_the_results(collected, programs, tmp_path):
     text = programs["page"].page(collected)
     for line in (
         "| Better | Plain | +0.1000 | +0.0750 |",
@@ -115,7 +115,7 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
         "| Plain | 0.5000 ± 0.5657 |",
         "| other | Plain | better | not run |",
         "--output runs/demo --set qrels=data --variants better,plain,other\n",
-        "commit def, abc, by",  # of the row that was named, with the seed that is done, and of the others
+        "commit def, abc, by",  # of the listed row with the completed seed, and of the other rows
     ):
         assert line in text
     assert "| Learning rate 1e-4 | 0.5000 |" in programs["page"].page(
@@ -125,27 +125,29 @@ def test_the_page_and_its_figures_are_made_of_what_was_collected(collected, prog
     assert "<svg" in (tmp_path / "figure.svg").read_text()
 
 
-def test_the_queue_has_all_rows_of_a_seed_before_the_next(programs, collected, tmp_path):
+def test_the_queue_runs_all_rows_of_a_seed_before_the_next_seed(programs, collected, tmp_path):
     plan = programs["plan"]
     content = plan.content(tmp_path / "plan.yaml")
     queue = list(plan.queue(content, plan.runs(content, {"data": "D"}), content["seeds"]))
-    assert [(one.rows, one.seed) for one in queue] == [(("plain",), None), (("better",), 1), (("better",), 2)]
+    assert [(item.rows, item.seed) for item in queue] == [(("plain",), None), (("better",), 1), (("better",), 2)]
     words = queue[1].words(Path("out"))
     assert words[2:] == ["--output", "out/demo", "--set", "qrels=D", "--variants", "better", "--set", "seeds=1"]
 
 
-def test_every_row_that_is_queued_or_compared_is_of_its_recipe(programs):
+def test_queued_and_compared_rows_belong_to_their_recipe(programs):
     plan = programs["plan"]
     content = plan.content()
     places = dict.fromkeys(("data", "collections", "encoder", "runs"), "x")
     runs = plan.runs(content, places)
-    known = {name: {row.name for row in load_recipe(one.recipe, one.values).rows} for name, one in runs.items()}
+    known = {name: {row.name for row in load_recipe(run.recipe, run.values).rows} for name, run in runs.items()}
     queued = {name: set() for name in runs}
-    for one in content["queue"]:
-        # A row of a variant with a set is named after both.
-        rows = {row for row in known[one["run"]] for name in one.get("rows", [row]) if f"{row}-".startswith(f"{name}-")}
-        assert len({row.partition("-")[0] for row in rows}) == len(one.get("rows", rows))
-        queued[one["run"]] |= rows
+    for item in content["queue"]:
+        # A row of a variant and a set has both names.
+        rows = {
+            row for row in known[item["run"]] for name in item.get("rows", [row]) if f"{row}-".startswith(f"{name}-")
+        }
+        assert len({row.partition("-")[0] for row in rows}) == len(item.get("rows", rows))
+        queued[item["run"]] |= rows
     for table in content["tables"]:
-        compared = {one[key] for one in table["directions"] for key in ("row", "over")}
+        compared = {direction[key] for direction in table["directions"] for key in ("row", "over")}
         assert compared <= queued[table["run"]], table["name"]

@@ -1,4 +1,4 @@
-"""What the quickstart recommends, and the question that it shows."""
+"""The quickstart: its recommendation, its example question, and a run on custom files."""
 
 import json
 import subprocess
@@ -19,12 +19,12 @@ from retrievalkit.recipes.quickstart import question, recommend
         (0.5, 0.6, 0.01, 0.04, 0.9, ("hybrid", "hybrid", None)),
         (0.5, 0.69, 0.01, 0.3, 0.9, ("dense", "hybrid", 0.3)),
         (0.5, 0.69, 0.5, 0.3, 0.9, ("bm25", "hybrid", 0.5)),
-        # A system that another one beats is not recommended, even if no difference to the best is shown.
+        # A system that another system outperforms is not recommended, even if it does not differ from the best.
         (0.66, 0.68, 0.1, 0.3, 0.002, ("dense", "hybrid", 0.3)),
         (0.5, 0.984, 0.0, 0.9, 0.0, ("dense", "dense", None)),
     ],
 )
-def test_the_simplest_system_that_none_is_shown_to_beat_is_recommended(
+def test_the_simplest_system_that_no_other_outperforms_is_recommended(
     bm25, dense, p_bm25, p_dense, p_between, expected
 ):
     means = {"bm25": bm25, "dense": dense, "hybrid": 0.7}
@@ -33,7 +33,7 @@ def test_the_simplest_system_that_none_is_shown_to_beat_is_recommended(
     assert recommend(["bm25", "dense", "hybrid"], means, differences) == expected
 
 
-def test_the_question_is_one_that_the_system_answers():
+def test_the_question_is_answered_by_the_system():
     queries = [
         Query("1", "one that nobody answers at all"),
         Query("2", "one that both of them answer"),
@@ -50,7 +50,7 @@ def test_the_question_is_one_that_the_system_answers():
 
 
 @pytest.mark.precision
-def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection, monkeypatch):
+def test_the_quickstart_on_custom_files(tmp_path, tiny_model, tiny_collection, monkeypatch):
     pytest.importorskip("retrievalkit_pyserini")
     pytest.importorskip("retrievalkit_mlr")
     monkeypatch.chdir(tmp_path)
@@ -77,7 +77,7 @@ def test_the_quickstart_on_own_files(tmp_path, tiny_model, tiny_collection, monk
     assert "[1-22/22] Unchanged since an earlier run" in again.stderr
 
 
-def test_the_quickstart_with_the_core_alone_says_what_to_install(tmp_path):
+def test_the_quickstart_with_the_core_alone_reports_what_to_install(tmp_path):
     code = (
         "import importlib.metadata as m, importlib.util as u, os\n"
         "version, find = m.version, u.find_spec\n"

@@ -1,4 +1,4 @@
-"""The table of a recipe: figures beside references, seeds, and the direction of differences."""
+"""The table of a recipe: figures and references, seeds, and the direction of differences."""
 
 import json
 import re
@@ -17,7 +17,7 @@ STEPS = ("index", "a/1", "a/2", "b/1", "b/2", "c")
 
 @pytest.fixture
 def table():
-    """Three rows with two seeds, the last one without any difference between seeds."""
+    """Three rows with two seeds; the last row does not depend on the seed."""
     steps = tuple(Step(name, "evaluate", {"run": "" if name == "index" else "${steps.index}"}) for name in STEPS)
     rows = (
         Row("a", "The first", {1: {"f": "a/1"}, 2: {"f": "a/2"}}, {("f", "RR"): 0.5, ("f", "R"): 0.9}, "Paper"),
@@ -48,16 +48,7 @@ def test_other_rows_are_compared_with_the_baseline(table):
     assert lines == [["variant", "RR"], ["The | other", "-0.2000 ± 0.1414 (-0.1000, same)"], ["c", "+0.0500 ± 0.1414"]]
 
 
-def test_a_change_the_other_way_is_called_opposite(table):
-    a, b, _ = table.rows
-    better = b.cells["RR"].less(a.cells["RR"])
-    assert better.direction == "same"
-    assert a.cells["RR"].less(b.cells["RR"]).direction == "same"
-    assert type(better)({1: 0.1}, -0.1).direction == "opposite"
-    assert type(better)({1: 0.1}, 0.0).direction == ""
-
-
-def test_results_are_left_as_json_and_markdown(table, tmp_path):
+def test_results_are_written_as_json_and_markdown(table, tmp_path):
     table.write(tmp_path)
     found = json.loads((tmp_path / "results.json").read_text())
     first, other, last = found["rows"]
@@ -78,10 +69,10 @@ def test_results_are_left_as_json_and_markdown(table, tmp_path):
     assert lines[5] == r"| The \| other | 0.1000 ± 0.0000 (0.4000, -0.3000) | 30 |"
 
 
-def test_rows_that_are_not_done_yet_are_left_out():
+def test_incomplete_rows_are_left_out():
     steps = tuple(Step(name, "evaluate", {}) for name in ("a", "b", "dl"))
     cells = [{None: {"f": "a", "dl": "dl"}}, {None: {"f": "b", "dl": "dl"}}]
-    rows = tuple(Row(name, name, one, {}, f"Paper {name}") for name, one in zip("ab", cells, strict=True))
+    rows = tuple(Row(name, name, cell, {}, f"Paper {name}") for name, cell in zip("ab", cells, strict=True))
     recipe = Recipe("demo", "", {}, steps, "", ("f", "dl"), rows, "a")
     figures = {"a": {"RR": 0.1}, "dl": {"nDCG": 0.2}}
     seconds = dict.fromkeys(("a", "b", "dl"), 1.0)
@@ -117,13 +108,13 @@ SEEDS, QUERIES = "p: paired t-test over seeds, corrected by Holm over the rows."
         # Differences 0.1, 0.11, 0.12: t = 19.05, p = 0.0027.
         (THREE, {}, True, "+0.1100 ± 0.0100 (+0.1000, same, p 0.0027)", SEEDS),
         (TWO, {}, False, "(+0.1000, no difference shown, p ", SEEDS),
-        # Ten queries that all differ the same way: p = 2 / 2**10.
+        # Ten queries with differences of the same sign: p = 2 / 2**10.
         (ONE, {"a": [0.3] * 10, "b": [0.4] * 10}, True, "(+0.1000, same, p 0.0020)", QUERIES),
         (ONE, {"a": [0.3, 0.5] * 5, "b": [0.5, 0.3] * 5}, False, "no difference shown, p 1.0000", QUERIES),
         (ONE, {}, None, "(+0.1000, same)", "Not tested for significance. Set several seeds"),
     ],
 )
-def test_a_difference_is_tested_by_what_there_is(ours, queries, shown, cell, note):
+def test_a_difference_is_tested_over_seeds_or_queries(ours, queries, shown, cell, note):
     table = two_rows(ours, queries)
     assert cell in table.text()
     assert note in table.text()
@@ -138,7 +129,7 @@ def test_a_difference_has_to_pass_both_tests():
 
 
 def rows_of_sets():
-    """Two variants on two sets of 2 and 4 questions, and the means of these."""
+    """Two variants on two sets with 2 and 4 questions, and their means."""
     steps = tuple(Step(name, "evaluate", {}) for name in ("a-x", "a-y", "b-x", "b-y"))
     rows = [
         Row(name, name, {1: {"f": name}}, baseline=f"a-{name[-1]}") if name[-1] != "m" else
@@ -146,24 +137,26 @@ def rows_of_sets():
         for name in ("a-x", "a-y", "a-m", "b-x", "b-y", "b-m")
     ]  # fmt: skip
     queries = {"a-x": [0, 1], "a-y": [0, 0, 0, 0], "b-x": [1, 1], "b-y": [0, 0, 0, 1]}
-    per_query = {name: {"RR": {str(place): float(one) for place, one in enumerate(of)}} for name, of in queries.items()}
+    per_query = {
+        name: {"RR": {str(place): float(figure) for place, figure in enumerate(of)}} for name, of in queries.items()
+    }
     figures = {name: {"RR": sum(of) / len(of)} for name, of in queries.items()}
     recipe = Recipe("demo", "", {}, steps, "", ("f",), tuple(rows), "a")
     return recipe, figures, dict.fromkeys(figures, 10.0), per_query
 
 
-def test_a_mean_counts_each_of_its_rows_the_same():
+def test_a_mean_weights_its_rows_equally():
     table = tabulate(*rows_of_sets()).tested()
     mean = {row["variant"]: row for row in table.to_json()["rows"]}["b-m"]
     assert mean["figures"]["RR"] == {"ours": 0.625, "reference": 0.5, "difference": 0.125}
     assert mean["seconds"] == 20.0
     against = mean["against_baseline"]["RR"]
     assert against["ours"] == pytest.approx(0.625 - 0.25)
-    assert against["p_queries"] == 0.5  # of the two questions that differ, both the same way: 2 / 2**2
+    assert against["p_queries"] == 0.5  # two questions differ, with the same sign: 2 / 2**2
     assert "Difference to the row of 'a' of the same set" in table.text()
 
 
-def test_a_mean_waits_for_all_of_its_rows():
+def test_a_mean_needs_all_of_its_rows():
     recipe, figures, seconds, per_query = rows_of_sets()
     figures.pop("b-y")
     assert [row.name for row in tabulate(recipe, figures, seconds, per_query).rows] == ["a-x", "a-y", "a-m", "b-x"]
@@ -177,7 +170,7 @@ def test_a_mean_of_means_is_the_mean_of_their_figures():
     assert sum(found.queries.values()) / len(found.queries) == pytest.approx(found.mean)
 
 
-def test_the_figures_of_an_analysis_are_those_that_are_no_counts(tmp_path):
+def test_the_figures_of_an_analysis_exclude_counts(tmp_path):
     for kind in ("analysis", "vectors"):
         with storage.write_folder(tmp_path / kind) as staging:
             content = {"local_variation": 0.2, "perplexity": 3.0, "pairs": 7, "options": {"temperature": 1.0}}

@@ -1,4 +1,4 @@
-"""Running recipes: the command lines that are built, what is skipped, and what happens when a step fails."""
+"""Running recipes: command lines, skipped steps, failures and interruptions."""
 
 import json
 import logging
@@ -96,7 +96,7 @@ class ConvertOptions:
 
 @pytest.fixture
 def cli(calls):
-    """A command line with a command that writes a folder, one that resumes, and one that only prints."""
+    """A command line whose commands write a folder, resume, print, or write a file."""
     main = click.Group("rkit")
 
     def write(options, text):
@@ -135,7 +135,7 @@ def cli(calls):
 
 @pytest.fixture
 def start(tmp_path, monkeypatch, cli):
-    """Runs the recipe `count` (or another text) with settings, in a folder of its own."""
+    """Run the recipe `count`, or another text, with settings in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     Path("data.txt").write_text("abc")
 
@@ -147,9 +147,9 @@ def start(tmp_path, monkeypatch, cli):
     return start
 
 
-def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
+def test_steps_run_in_order_with_the_command_lines_of_a_shell(start, calls):
     results = start()
-    assert [one.command_line for one in results] == [
+    assert [step.command_line for step in results] == [
         "rkit build data.txt --name one --name two --fast --output out/index",
         "rkit train --from out/index --epochs 1 --set pooler.layers=4,6 --separate-towers --output out/model",
         "rkit evaluate out/model --json > out/figures.json",
@@ -159,7 +159,7 @@ def test_steps_run_in_order_with_the_lines_one_would_type(start, calls):
         ("train", 1, False, {"pooler": {"layers": "4,6"}}, False, False),
         ("evaluate", True),
     ]
-    assert not any(one.skipped for one in results)
+    assert not any(step.skipped for step in results)
     assert results[2].figures == {"nDCG@10": 0.4}
     assert not trust.in_recipe()
 
@@ -173,7 +173,7 @@ def test_an_output_may_be_an_argument_of_the_command(start):
     assert Path("out/a/upper.txt").read_text() == "ABC"
 
 
-def test_a_plan_is_what_a_run_then_does(start, calls, cli):
+def test_a_plan_shows_what_a_run_does(start, calls, cli):
     def planned(overrides=None, **options):
         return preview(load_recipe("recipe.yaml", overrides), "out", cli=cli, **options)
 
@@ -204,7 +204,7 @@ def test_a_plan_is_what_a_run_then_does(start, calls, cli):
     ("change", "settings", "again"),
     [
         (lambda: None, ["epochs=20"], "train evaluate"),
-        (lambda: None, ["epochs=2"], "train"),  # whose content is the same
+        (lambda: None, ["epochs=2"], "train"),  # its content is the same
         (lambda: Path("data.txt").touch(), [], ""),
         (lambda: Path("data.txt").write_text("abcd"), [], "build train evaluate"),
         (lambda: Path("out/index/content").unlink(), [], "build"),
@@ -212,7 +212,7 @@ def test_a_plan_is_what_a_run_then_does(start, calls, cli):
     ],
     ids=["option", "same result", "time alone", "input", "output gone", "output cut off"],
 )
-def test_what_depends_on_a_change_is_run_again(start, calls, change, settings, again):
+def test_steps_that_depend_on_a_change_run_again(start, calls, change, settings, again):
     start()
     calls.clear()
     change()
@@ -225,13 +225,13 @@ def test_the_folder_may_be_moved_and_force_runs_every_step(start, calls):
     calls.clear()
     Path("out").rename("elsewhere")
     second = start(output="elsewhere")
-    assert (calls, all(one.skipped for one in second)) == ([], True)
-    assert [(one.seconds, one.figures) for one in second] == [(one.seconds, one.figures) for one in first]
+    assert (calls, all(step.skipped for step in second)) == ([], True)
+    assert [(step.seconds, step.figures) for step in second] == [(step.seconds, step.figures) for step in first]
     start(output="elsewhere", force=True)
     assert [name for name, *_ in calls] == ["build", "train", "evaluate"]
 
 
-def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
+def test_a_failing_step_is_named_and_earlier_outputs_are_kept(start, calls, capsys):
     text = COUNT.replace("command: train", "command: build").replace("from:", "fail: true, source:")
     text = text.replace(', epochs: "${epochs}", set: {pooler.layers: "${layers}"}, shared-tower: false', "")
     with pytest.raises(StepError, match=r"step 'train' \(rkit build\) failed: the text is broken.") as caught:
@@ -250,7 +250,7 @@ def test_a_failing_step_is_named_and_earlier_ones_stay(start, calls, capsys):
     assert [name for name, *_ in calls] == ["train", "evaluate"]
 
 
-def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
+def test_an_interrupted_training_is_resumed(start, calls, capsys):
     with pytest.raises(KeyboardInterrupt) as interrupted:
         start("epochs=13")
     last = interrupted.value.__notes__[-1]
@@ -271,17 +271,17 @@ def test_a_training_that_was_cut_off_is_resumed(start, calls, capsys):
     start("epochs=5")
     assert calls[0][4] is False
     calls.clear()
-    # The rows that are done are in the table.
-    cut_off = TABLE.replace("epochs: 20", "epochs: 13")
+    # The table contains the complete rows.
+    interrupting = TABLE.replace("epochs: 20", "epochs: 13")
     with pytest.raises(KeyboardInterrupt):
-        start(text=cut_off, output="table")
+        start(text=interrupting, output="table")
     assert [row["variant"] for row in json.loads(Path("table/results.json").read_text())["rows"]] == ["short"]
     calls.clear()
-    start(text=cut_off, output="table")
+    start(text=interrupting, output="table")
     assert calls[0] == ("train", 13, False, {"pooler": {"layers": "4,6"}}, True, False)
 
 
-def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
+def test_the_printed_output_of_a_failing_command_is_discarded(start, cli):
     def evaluate(options) -> None:
         click.echo("{")
         msg = "no."
@@ -307,12 +307,12 @@ def test_an_output_printed_by_a_failing_command_is_not_left(start, cli):
         ('from: "${steps.index}", ', "", 9, "rkit train needs 'from'"),
         (FIGURES, "build\n    with: {source: x}", 13, "rkit build needs 'output'. Add it next to 'with'"),
         ("name: [one, two]", "weight: heavy", 7, "weight cannot be 'heavy'"),
-        # Nothing is written outside of the run's folder.
+        # Nothing is written outside the run's folder.
         ('run: "${steps.train}"', 'run: "-o/tmp/elsewhere"', 15, "would read as an option"),
         ("command: build", "command: plugins new", 5, "unknown command 'plugins new'"),
     ],
 )
-def test_a_wrong_step_is_named_with_its_line_before_anything_runs(start, cli, calls, old, new, line, problem):
+def test_a_wrong_step_is_reported_with_its_line_before_anything_runs(start, cli, calls, old, new, line, problem):
     cli.add_command(click.Group("plugins", commands={"new": cli.commands["build"]}))
     assert old in COUNT
     with pytest.raises(DataError, match=rf"^recipe.yaml:{line}: .*{problem}"):
@@ -334,7 +334,7 @@ def test_a_store_is_read_only_if_the_user_names_it(start, cli, calls, address):
     assert planned[0]["command_line"].startswith("rkit build s3://mine/corpus.jsonl ")
 
 
-def test_another_recipes_folder_is_left_alone(start, calls):
+def test_the_folder_of_another_recipe_is_not_changed(start, calls):
     start("epochs=1")
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("all of it")
@@ -346,7 +346,7 @@ def test_another_recipes_folder_is_left_alone(start, calls):
     with FileLock("out/.run.lock"), pytest.raises(ArtifactError, match="another process is writing to 'out'"):
         start("epochs=2")
     assert (Path("out", STATE).read_text(), len(calls)) == (before, done)
-    assert [one.skipped for one in start("epochs=2")] == [True, False, True]
+    assert [step.skipped for step in start("epochs=2")] == [True, False, True]
     Path("out", STATE).write_text("{")
     with pytest.raises(ArtifactError, match="is not valid JSON"):
         start()
@@ -364,9 +364,9 @@ baseline: short
 )
 
 
-def test_variants_share_steps_and_the_table_is_left_in_the_folder(start, calls, cli):
+def test_variants_share_steps_and_the_table_is_written_to_the_folder(start, calls, cli):
     results = start(text=TABLE)
-    assert [one.name for one in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
+    assert [step.name for step in results] == ["index", "short/train", "short/figures", "long/train", "long/figures"]
     assert [name for name, *_ in calls] == ["build", "train", "evaluate", "train", "evaluate"]
     assert "--from out/index --epochs 20" in results[3].command_line
     calls.clear()
@@ -374,10 +374,10 @@ def test_variants_share_steps_and_the_table_is_left_in_the_folder(start, calls, 
     assert calls == []
     assert re.search(r"^short +0.4000 \(0.5000, -0.1000\)", outcome.summary, re.MULTILINE)
     assert re.search(r"^Long +0.4000 \(0.4000, \+0.0000\)", outcome.summary, re.MULTILINE)
-    found = outcome.as_json()
-    assert [row["variant"] for row in found["rows"]] == ["short", "long"]
-    assert found.pop("steps")[0]["name"] == "index"
-    assert found == json.loads(Path("out/results.json").read_text())
+    written = outcome.as_json()
+    assert [row["variant"] for row in written["rows"]] == ["short", "long"]
+    assert written.pop("steps")[0]["name"] == "index"
+    assert written == json.loads(Path("out/results.json").read_text())
     assert "| Long | 0.4000 (0.4000, +0.0000) |" in Path("out/results.md").read_text()
 
 
@@ -395,14 +395,14 @@ def test_steps_are_shown_with_their_titles_and_times(start, capsys):
     assert shown == "[1-3/3] Unchanged since an earlier run: index, train, figures\n"
 
 
-def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
+def test_variants_may_be_run_one_after_another(start, calls):
     text = TABLE.replace("epochs: 1}", "epochs: 1, seed: 1}").replace(
         "pooler.layers:", "seed: '${seed}', pooler.layers:"
     )
     start("seeds=3", text=text, variants=["long"])
     calls.clear()
     results = start("seeds=3,4", text=text)
-    assert [one.name for one in results if one.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
+    assert [step.name for step in results if step.skipped] == ["index", "long/seed-3/train", "long/seed-3/figures"]
     assert [name for name, *_ in calls] == ["train", "evaluate"] * 3
     assert "over the seeds 3, 4." in Path("out/results.md").read_text()
 
@@ -426,14 +426,14 @@ def test_some_variants_may_be_run_first_and_the_others_later(start, calls):
         ({"command": "mine-negatives", "set": {"skip": 3}}, "rkit mine-negatives has no option 'skip'"),
     ],
 )
-def test_components_and_their_options_are_looked_up_before_anything_runs(tmp_path, options, problem):
+def test_components_and_their_options_are_checked_before_anything_runs(tmp_path, options, problem):
     from retrievalkit.cli import main
 
     command, usual = options.pop("command", "train"), {"examples": "e"}
     usual |= {"model": "bert"} if command == "train" else {"from": "bm25", "corpus": "c"}
-    given = json.dumps({**usual, **options})
+    options = json.dumps({**usual, **options})
     Path(tmp_path / "recipe.yaml").write_text(
-        f"name: x\nsteps:\n  - {{name: train, command: {command}, output: model, with: {given}}}\n"
+        f"name: x\nsteps:\n  - {{name: train, command: {command}, output: model, with: {options}}}\n"
     )
     with pytest.raises(DataError, match=rf"recipe.yaml:3: step 'train': {problem}"):
         run(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "out", cli=main.with_all_commands())
@@ -452,7 +452,7 @@ def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings)
     assert not Path("out").exists()
 
 
-def test_all_that_is_missing_is_named_in_one_message():
+def test_all_missing_packages_are_named_in_a_single_message():
     step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
     with pytest.raises(InputError) as caught:
         plan(
@@ -470,7 +470,7 @@ def test_all_that_is_missing_is_named_in_one_message():
 # --- logs ---
 
 
-def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys, monkeypatch):
+def test_the_log_has_the_command_line_and_both_streams(tmp_path, capsys, monkeypatch):
     log = StepLog(tmp_path, "near/train")
     printed = "$ rkit train\nstep 1\na note\ntrained\n\n"
     for resume, text in ((False, printed), (True, printed * 2), (False, printed)):  # a resumed step adds to its log
@@ -481,14 +481,14 @@ def test_both_streams_go_to_the_log_under_the_command_line(tmp_path, capsys, mon
         assert (tmp_path / "logs/near/train.log").read_text() == text
     assert (log.result, log.tail(2)) == ("trained", ["a note", "trained"])
     assert capsys.readouterr() == ("", "")
-    # A terminal keeps standard error.
+    # On a terminal, standard error is shown.
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with log.collecting("rkit train", resume=False):
         print("50 %", file=sys.stderr)
     assert capsys.readouterr().err == "50 %\n"
 
 
-def test_a_logging_handler_made_during_a_step_can_be_used_after_it(tmp_path, capsys):
+def test_a_logging_handler_created_during_a_step_works_after_it(tmp_path, capsys):
     with StepLog(tmp_path, "train").collecting("rkit train", resume=False):
         handler = logging.StreamHandler()
     handler.emit(logging.makeLogRecord({"msg": "afterwards"}))

@@ -1,4 +1,4 @@
-"""Steps of a recipe side by side: the outcome of one by one, whatever fails, is interrupted or killed."""
+"""Parallel steps of a recipe: the same outcome as sequential steps, failures, interruptions and kills."""
 
 import json
 import os
@@ -65,25 +65,25 @@ def journal():
 def without_seconds(path):
     def drop(value):
         if isinstance(value, dict):
-            return {key: drop(one) for key, one in value.items() if "seconds" not in key}
-        return [drop(one) for one in value] if isinstance(value, list) else value
+            return {key: drop(inner) for key, inner in value.items() if "seconds" not in key}
+        return [drop(inner) for inner in value] if isinstance(value, list) else value
 
     return drop(json.loads(path.read_text().replace("one/", "out/")))
 
 
-def test_the_outcome_is_that_of_one_by_one(monkeypatch):
+def test_the_outcome_equals_a_sequential_run(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    one = start(RECIPE, "one", jobs=None)
+    sequential = start(RECIPE, "one", jobs=None)
     Path(stepping.JOURNAL).unlink()
-    both = start(RECIPE)
-    assert [step.name for step in both.steps] == [step.name for step in one.steps]
-    assert [step.figures for step in both.steps] == [step.figures for step in one.steps]
+    parallel = start(RECIPE)
+    assert [step.name for step in parallel.steps] == [step.name for step in sequential.steps]
+    assert [step.figures for step in parallel.steps] == [step.figures for step in sequential.steps]
     for name in ("results.json", "run.json"):
         assert without_seconds(Path("out", name)) == without_seconds(Path("one", name))
     assert (
         Path("out/results.md").read_text().split("seconds")[0] == Path("one/results.md").read_text().split("seconds")[0]
     )
-    assert list(json.loads(Path("out/run.json").read_text())["steps"]) == [step.name for step in both.steps]
+    assert list(json.loads(Path("out/run.json").read_text())["steps"]) == [step.name for step in parallel.steps]
     lines = journal()
     for text, used in (("x", "base"), ("xxxx", "base"), ("right", "base"), ("sum", "right")):
         assert lines.index(["end", used]) < lines.index(["start", text])
@@ -102,7 +102,7 @@ def test_steps_share_the_processors_and_the_terminal(monkeypatch, capsys):
     assert Path("out/logs/a.log").read_text().splitlines()[1:] == ["wrote a"]
 
 
-def test_a_step_that_fails_takes_those_that_need_it(capsys):
+def test_steps_that_depend_on_a_failed_step_do_not_run(capsys):
     Path("go.txt").touch()
     broken = APART.replace("text: a, until: go", "text: a, fail: true")
     with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_step_that_fails_takes_those_that_need_it(capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_an_interrupted_run_ends_its_steps_and_goes_on(number, place):
+def test_an_interrupted_run_ends_its_steps_and_can_continue(number, place):
     Path("recipe.yaml").write_text(APART)
     words = [sys.executable, stepping.__file__, "run", "recipe.yaml", "--output", "out", "--jobs", "2"]
     # Tests may run in the background, where Ctrl-C is ignored.

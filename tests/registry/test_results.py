@@ -1,4 +1,4 @@
-"""A plugin's result of the wrong form is an error that names the plugin, the component and the form."""
+"""A wrong result of a plugin is an error that names the component, its plugin and the result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from retrievalkit.contracts import Candidates, Found, Question
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import PluginError
+from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.mining.filters import make_filters, mine_part
 from retrievalkit.mining.options import MiningOptions
 from retrievalkit.models.rerankers import open_reranker, score_pairs
@@ -16,7 +17,7 @@ from retrievalkit.search.fusion import Fusion
 PLUGIN = """
 import numpy as np
 from retrievalkit import hookimpl
-from retrievalkit.contracts import Filter, FusionMethod, Reranker
+from retrievalkit.contracts import Filter, FusionMethod, Metric, Reranker
 
 
 class Column(FusionMethod):
@@ -29,15 +30,22 @@ class Garbage(Filter):
         return "garbage"
 
 
-class Words(Reranker):
-    fingerprint = "1"
+class NaN(Metric):
+    def value(self, query):
+        return float("nan")
 
+
+class Scores(Reranker):
     @classmethod
     def load(cls, source, *, max_length=None):
-        return cls()
+        reranker = cls()
+        reranker.scores = source.split()
+        if source:
+            reranker.fingerprint = "1"
+        return reranker
 
     def score(self, pairs, **options):
-        return ["high"] * len(pairs)
+        return [word if word == "high" else float(word) for word in self.scores]
 
 
 @hookimpl
@@ -51,8 +59,13 @@ def register_filters(register):
 
 
 @hookimpl
+def register_metrics(register):
+    register("NaN", "wrong_results:NaN")
+
+
+@hookimpl
 def register_rerankers(register):
-    register("words", "wrong_results:Words")
+    register("scores", "wrong_results:Scores")
 """
 
 
@@ -73,13 +86,26 @@ def mined():
     mine_part([found], options, make_filters(options, lambda name: None))
 
 
-def reranked():
-    score_pairs(open_reranker("words:"), [("query", ("", "text"))])
+def evaluated():
+    per_query({"q": [("a", 1.0)]}, {"q": {"a": 1}}, "NaN")
+
+
+def reranked(source):
+    return lambda: score_pairs(open_reranker(f"scores:{source}"), [("query", ("", "text"))] * 2)
 
 
 @pytest.mark.parametrize(
-    ("use", "component"), [(fused, "fusion 'column'"), (mined, "filter 'garbage'"), (reranked, "reranker 'words'")]
+    ("use", "message"),
+    [
+        (fused, r"fusion 'column' of plugin 'wrong_results'.* shape \(2,\), and should"),
+        (mined, "filter 'garbage' of plugin 'wrong_results'"),
+        (evaluated, "is nan for query 'q'"),
+        (reranked("high high"), "reranker 'scores' of plugin 'wrong_results'"),
+        (reranked("1"), r"shape \(1,\) for 2 pairs"),
+        (reranked("1 inf"), "not finite"),
+        (reranked(""), "the re-ranker 'scores' has no fingerprint"),
+    ],
 )
-def test_it_names_the_component_and_its_plugin(use, component):
-    with pytest.raises(PluginError, match=f"{component} of plugin 'wrong_results'"):
+def test_a_wrong_result_names_the_component(use, message):
+    with pytest.raises(PluginError, match=message):
         use()

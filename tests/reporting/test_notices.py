@@ -12,7 +12,6 @@ import retrievalkit as rk
 from retrievalkit.cli import main
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError
-from retrievalkit.mining.audit import _SCORES
 from retrievalkit.reporting import notices
 from retrievalkit.training.examples import ExampleData
 
@@ -214,19 +213,3 @@ def test_a_passage_id_with_one_text_in_training_and_another_in_dev_is_refused(tm
         )
     with pytest.raises(DataError, match="the passage id 'p' has another text in the training examples"):
         ExampleData.read(str(tmp_path / "train"), None, str(tmp_path / "dev"))
-
-
-def test_few_scores_of_a_sampled_question_are_kept():
-    """With 100,000 negatives a question they took gigabytes."""
-    from retrievalkit.contracts import Found, Question
-    from retrievalkit.data.queries import Query
-    from retrievalkit.mining.audit import Audit
-    from retrievalkit.mining.filters import Filtered
-    from retrievalkit.mining.options import Mined
-
-    ids = [f"d{n}" for n in range(5_000)]
-    found = Found(Question(Query("q", "text"), ("q",), frozenset()), ids, [float(-n) for n in range(5_000)])
-    (row,) = Audit.of([Filtered(found, [], range(5_000), Mined(tuple(ids)))], [], questions=1).sample
-    assert row.negatives == 5_000
-    assert len(row.scores) <= _SCORES
-    assert (row.scores[0], row.scores[-1]) == (0.0, -4_995.0)

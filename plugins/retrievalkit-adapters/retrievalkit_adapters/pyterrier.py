@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,12 @@ try:
     import pyterrier as pt
 except ImportError as error:
     raise lacking("pyterrier", "PyTerrier") from error
+
+# Java starts once per process: Lucene must be on the class path of PyTerrier's Java.
+if find_spec("retrievalkit_pyserini") is not None and not pt.java.started():
+    from retrievalkit_pyserini.java import anserini_jar
+
+    pt.java.add_jar(str(anserini_jar()))
 
 
 class IndexRetriever(pt.Transformer):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import retrievalkit as rk
@@ -148,6 +152,25 @@ def test_an_experiment(words, dense, model, topics, qrels):
     assert table["recip_rank"][0] == pytest.approx(expected["RR"])
     assert table["ndcg_cut_10 p-value"].notna().sum() == 2
     assert not pt.java.started()
+
+
+def test_terriers_java_opens_lucene_indexes(words, topics):
+    """Without Terrier itself, which PyTerrier downloads."""
+    pytest.importorskip("retrievalkit_pyserini")
+    program = f"""
+import pyterrier as pt
+from pyterrier.java._core import CoreJavaInit
+from pyterrier.terrier.java import TerrierJavaInit
+from retrievalkit_adapters.pyterrier import IndexRetriever
+CoreJavaInit.post_init = lambda self, jnius: None
+TerrierJavaInit.condition = lambda self: False
+pt.java.init()
+assert len(IndexRetriever({str(words)!r}).search({topics["query"][0]!r}))
+"""
+    from retrievalkit_pyserini.java import find_java
+
+    environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
 def test_a_filter(tmp_path, topics):

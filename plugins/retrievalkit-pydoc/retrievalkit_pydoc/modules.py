@@ -67,7 +67,7 @@ _DOC_CALLS = ("add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all")
 
 
 def import_name(name: str) -> str:
-    """The import name of a package, also from the name of its distribution (scikit-learn)."""
+    """Return the import name of a package, also from the name of its distribution (scikit-learn)."""
     top = name.partition(".")[0]
     if all(part.isidentifier() for part in name.split(".")) and (top == STANDARD_LIBRARY or _spec(top)):
         return name
@@ -82,7 +82,7 @@ def import_name(name: str) -> str:
 
 
 def _spec(top: str) -> ModuleSpec | None:
-    """The import spec of a package or module; None if it is not installed."""
+    """Return the import spec of a package or module; None if it is not installed."""
     with suppress(ImportError, ValueError):  # ValueError: a module created at run time
         return importlib.util.find_spec(top) if top.isidentifier() else None
     return None
@@ -90,7 +90,7 @@ def _spec(top: str) -> ModuleSpec | None:
 
 @functools.cache
 def version(package: str) -> str:
-    """The version of a package; for editable installs, whose files change, a fingerprint of the files instead."""
+    """Return the version of a package; for editable installs, whose files change, a fingerprint of the files."""
     if package == STANDARD_LIBRARY or package in sys.stdlib_module_names:
         return ".".join(map(str, sys.version_info[:3]))
     try:  # a distribution of the same name is looked up quickly
@@ -122,7 +122,7 @@ class Module:
     elsewhere: list[tuple[str, str, str]] = field(default_factory=list)  # (module, name, docstring) of others' objects
 
     def target(self, name: str) -> str:
-        """The dotted path that a name in this module stands for."""
+        """Return the dotted path that a name in this module stands for."""
         source, attribute = self.imports.get(name, (self.name, name))
         return source if attribute is None else f"{source}.{attribute}"
 
@@ -254,7 +254,7 @@ def read_module(source: str, name: str, *, package: bool = False) -> Module:
 
 
 def read_package(package: str) -> dict[str, Module]:
-    """The contents of all modules of a package; documentation written for another module is moved there."""
+    """Return the contents of all modules of a package; documentation written for another module is moved there."""
     modules: dict[str, Module] = {}
     # Syntax trees are many objects without cycles, so garbage collection only costs time.
     with uncollected():
@@ -275,7 +275,7 @@ def read_package(package: str) -> dict[str, Module]:
 
 
 def _files(package: str) -> Iterator[tuple[str, Path]]:
-    """The names and source files of the modules of a package, or of the standard library, ordered by name."""
+    """Yield the names and source files of the modules of a package, or of the standard library, ordered by name."""
     if package == STANDARD_LIBRARY:
         folder = Path(sysconfig.get_paths()["stdlib"])
         names = sorted(sys.stdlib_module_names - _EXCLUDED_MODULES)
@@ -346,7 +346,7 @@ def is_public(name: str) -> bool:
 
 
 def _dotted(node: ast.expr) -> str:
-    """The text of a dotted name (a.b.c); "" for any other expression."""
+    """Return the text of a dotted name (a.b.c); "" for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (owner := _dotted(node.value)):
@@ -355,7 +355,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _string(node: ast.expr) -> str:
-    """A literal string, even if it is formatted, stripped or concatenated; "" for any other expression."""
+    """Return a literal string, also if it is formatted, stripped or concatenated; "" for any other expression."""
     match node:
         case ast.Constant(value=str() as text):
             return text
@@ -380,14 +380,14 @@ class _Names:
         self._exports: dict[str, set[str]] = {}
 
     def public(self, name: str) -> set[str]:
-        """The names that a module offers to users; imports of a plain module without `__all__` are not public."""
+        """Return the public names of a module; imports of a plain module without `__all__` are not public."""
         module = self.modules[name]
         if module.package or module.exports is not None:
             return self.exports(name)
         return module.defined | module.aliases.keys() | module.instances.keys()
 
     def exports(self, name: str) -> set[str]:
-        """The names that a star import from a module brings; empty for modules outside the package."""
+        """Return the names that a star import from a module adds; empty for modules outside the package."""
         if name not in self._exports:
             self._exports[name] = set()  # breaks cycles of star imports
             if module := self.modules.get(name):

@@ -139,27 +139,27 @@ class PythonDocumentation(Source):
             raise InputError(msg)
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The documented functions and classes, by package and name."""
+        """Yield the documented functions and classes, by package and name."""
         return ({"id": entry.name, "title": entry.name, "text": entry.body} for entry in _entries(self._packages))
 
     def queries(self) -> Iterator[dict[str, Any]]:
-        """The summary lines with enough words that belong to a single passage."""
+        """Yield the summary lines with enough words that belong to a single passage."""
         return ({"query_id": f"q:{entry.name}", "text": entry.summary} for entry in self._asking())
 
     def judgements(self, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - there is only one split
-        """Each summary line with its passage."""
+        """Yield each summary line with its passage."""
         return ({"query_id": f"q:{entry.name}", "doc_id": entry.name, "score": 1} for entry in self._asking())
 
     def fingerprint(self) -> str:
-        """A hash of the passages and questions."""
+        """Return a hash of the passages and questions."""
         return fingerprint_value([self._split, *_entries(self._packages)])
 
     def corpus_fingerprint(self) -> str:
-        """A hash of the passages, which both halves share."""
+        """Return a hash of the passages, which both halves share."""
         return fingerprint_value(_entries(self._packages))
 
     def size(self) -> int:
-        """The number of passages."""
+        """Return the number of passages."""
         return len(_entries(self._packages))
 
     def _asking(self) -> Iterator[Entry]:
@@ -186,7 +186,7 @@ def _entries(packages: str) -> list[Entry]:
 
 
 def _of_package(package: str) -> list[Entry]:
-    """The entries of one package, from the cache if neither the package nor the code that reads it has changed."""
+    """Return the entries of a package, from the cache unless the package or the code that reads it has changed."""
     code = [Path(path).read_text(encoding="utf-8") for path in (__file__, modules.__file__)]
     key = fingerprint_value([code, package, modules.version(package)])
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -266,7 +266,7 @@ def is_question(summary: str, name: str) -> bool:
 
 
 def words_of_name(name: str) -> set[str]:
-    """Words of a qualified name: sparse.csgraph.ShortestPath gives sparse, csgraph, shortest, path, shortestpath."""
+    """Split a qualified name into words: csgraph.ShortestPath gives csgraph, shortest, path, shortestpath."""
     words = set()
     for part in name.split("."):
         words.add(part.lower())
@@ -275,17 +275,17 @@ def words_of_name(name: str) -> set[str]:
 
 
 def collapse(text: str, most: int) -> str:
-    """Text without markup on one line, truncated to `most` words."""
+    """Remove markup, and return at most `most` words on one line."""
     return " ".join(unmarked(text).split()[:most])
 
 
 def plain(text: str) -> str:
-    """Text reduced to its words in lower case, for comparisons."""
+    """Reduce a text to its words in lower case, for comparisons."""
     return " ".join(_WORD.findall(text.lower()))
 
 
 def unmarked(text: str) -> str:
-    """Text without the markup of reStructuredText and Markdown."""
+    """Remove the markup of reStructuredText and Markdown."""
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return text

@@ -67,7 +67,7 @@ def passages(packages):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A cache of the test's own."""
+    """A temporary cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     modules.version.cache_clear()
     return tmp_path / "cache" / "retrievalkit" / "pydoc"
@@ -85,7 +85,7 @@ def violins(tmp_path, monkeypatch):
 
 
 def test_passages_and_questions(violins):
-    """The same text under two names is one passage; a summary line that two passages have asks nothing."""
+    """A text with two names is a single passage; a summary line shared by two passages is not a question."""
     assert [(passage.id, passage.title, passage.text) for passage in passages("violins")] == [
         (name, name, BODY.format(word))
         for name, word in [
@@ -112,7 +112,7 @@ def test_a_part_of_a_package(violins):
         passages("violins.cello")
 
 
-def test_what_was_read_is_kept(violins, cache):
+def test_documentation_is_cached(violins, cache):
     first = passages("violins")
     (kept,) = cache.iterdir()
     assert passages("violins") == first
@@ -141,7 +141,7 @@ def test_an_unknown_package_names_the_nearest():
         passages("no such name")
 
 
-def test_the_name_that_is_installed_is_understood():
+def test_names_of_distributions_are_resolved():
     assert modules.import_name("PyYAML") == "yaml"
     assert modules.import_name("ir-measures") == "ir_measures"
     assert modules.import_name("json") == "json"

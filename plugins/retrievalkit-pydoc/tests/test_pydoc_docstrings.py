@@ -13,7 +13,6 @@ from retrievalkit_pydoc.source import (
     plain,
     read_docstring,
     unmarked,
-    words_of_name,
 )
 
 BODY = "This body says with quite a number of words what happens to each of the strings when it is bowed or plucked."
@@ -44,7 +43,7 @@ SUMMARY = "Tune all strings of a violin"
     ],
 )
 def test_summary_and_body(doc, summary, body):
-    """The first sentence, and the rest, signatures included; a summary that the body repeats asks nothing."""
+    """The first sentence and the rest, including signatures; a summary repeated in the body is not a question."""
     assert read_docstring(doc, "f") == ("f", summary, body)
 
 
@@ -73,7 +72,7 @@ def test_too_little_text_or_an_unfilled_template_is_no_passage(doc):
         ("word " * (MOST_SUMMARY_WORDS + 1), "f"),
     ],
 )
-def test_what_is_no_question(summary, name):
+def test_unspecific_summaries_are_no_questions(summary, name):
     assert is_question("Solve a linear matrix equation", "numpy.linalg.solve")
     assert not is_question(summary.rstrip("."), name)
     read = read_docstring(f"{summary}\n\n{BODY}", name)
@@ -107,15 +106,9 @@ def test_markup(marked, text):
     assert unmarked(marked) == text
 
 
-def test_words_of_a_name():
-    assert words_of_name("a.sparse_graph.HTTPServer2") == {
-        *("a", "sparse_graph", "sparse", "graph", "httpserver2", "http", "server", "2")
-    }
-
-
 @given(st.text(st.sampled_from("ab .\n`*:_-{}%()s>[]<|\t\u00e9"), max_size=300))
-def test_no_docstring_is_too_odd(doc):
-    """Whatever stands in it, the outcome is nothing or a whole passage."""
+def test_any_docstring_can_be_read(doc):
+    """The result is None or a complete passage."""
     read = read_docstring(f"{doc}\n\n{BODY}", "name")
     if read is not None:
         assert len(read.body.split()) <= MOST_BODY_WORDS

@@ -1,4 +1,4 @@
-"""What source files define, document and export, and the public names."""
+"""Definitions, documentation and exports of source files, and public names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from retrievalkit_pydoc.modules import documented, is_public, read_module
 
 
 def package(**sources):
-    """Modules from their sources: `pkg` and what is in it, `__` standing for the dot."""
+    """Create the modules of the package `pkg` from their sources; `__` in a name stands for a dot."""
     modules = {}
     for name, source in sources.items():
         dotted = name.replace("__", ".")
@@ -76,7 +76,7 @@ DEFINES = 'def tune():\n    "Doc."\ndef other():\n    "Other."'
         "from ._impl import *\n__all__ = ['x']\n__all__.extend(['tune'])\n__all__.append('y')",
     ],
 )
-def test_ways_to_make_a_name_public(init):
+def test_ways_to_export_a_name(init):
     assert names(package(pkg=init, pkg___impl=DEFINES))["pkg.tune"] == "Doc."
 
 
@@ -120,7 +120,7 @@ TUNE, OTHER = {"pkg.tune": "Doc."}, {"pkg.other": "Other."}
     ],
 )
 def test_public_names(sources, expected):
-    """The shortest path by which a definition is exported, and its own name among equals."""
+    """The shortest path that exports a definition; of equally short paths, its own name."""
     assert names(package(**sources)) == expected
 
 
@@ -129,7 +129,7 @@ def test_private_paths_are_not_public():
     assert not any(map(is_public, ("pkg._mod", "pkg.tests.mod", "pkg.test", "pkg.test_mod", "pkg.conftest")))
 
 
-def test_documentation_that_stands_elsewhere():
+def test_documentation_in_another_module():
     source = '''
 add_newdoc("pkg._core", "dot", """Doc of dot.""")
 add_newdoc("pkg._core", "array", ("sort", """Doc of sort."""))
@@ -154,5 +154,5 @@ log = _add_docstr(_C.log, "Doc of log.")
 
 
 @pytest.mark.parametrize("source", ["def broken(:", "\0", "x = " + "(" * 500 + ")" * 500, "'\\d'", ""])
-def test_no_source_is_too_odd(source):
+def test_any_source_can_be_read(source):
     assert read_module(source, "pkg").docs == {}

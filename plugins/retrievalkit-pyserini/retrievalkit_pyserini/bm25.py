@@ -24,14 +24,7 @@ from retrievalkit.errors import ArtifactError, DataError, InputError, OptionErro
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.changing import write_changed
 from retrievalkit_pyserini.filtering import with_ids
-from retrievalkit_pyserini.index_folder import (
-    INDEX,
-    index_expected,
-    opened,
-    read_settings,
-    undone_on_failure,
-    write_settings,
-)
+from retrievalkit_pyserini.index_folder import INDEX, index_expected, read_settings, undone_on_failure, write_settings
 from retrievalkit_pyserini.java import alone, processors, quicken_next_start
 from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer, part_ties, rounded
 from retrievalkit_pyserini.rescoring import scores_in_calls
@@ -85,6 +78,10 @@ class BM25(Indexer):
 
     indexes: ClassVar[Literal["vectors", "texts"]] = "texts"
 
+    _searcher: Searcher
+    _ids: list[str]
+    _numbers: dict[str, int] | None
+
     def __init__(
         self,
         *,
@@ -112,9 +109,6 @@ class BM25(Indexer):
         self.analysis = Analysis(language, stemmer, remove_stopwords)
         self.store = store
         self.rm3: dict[str, Any] | None = expansion if rm3 else None
-        self._searcher: Searcher | None = None
-        self._ids: list[str] = []
-        self._numbers: dict[str, int] | None = None
 
     @alone
     def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
@@ -245,12 +239,11 @@ class BM25(Indexer):
     @alone
     def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the ids of the best texts (at most k, best first) and their scores (float32)."""
-        searcher = opened(self._searcher)
         if k < 1:
             msg = f"k is {k}, but must be 1 or more."
             raise InputError(msg)
         if len(queries) == 1 and k <= FEW:
-            hits = searcher.few(queries[0], min(k, len(self._ids)))
+            hits = self._searcher.few(queries[0], min(k, len(self._ids)))
             return [[name for name, _ in hits]], [np.array([score for _, score in hits], dtype=np.float32)]
         return self._search(queries, min(k, len(self._ids)))
 
@@ -264,12 +257,11 @@ class BM25(Indexer):
         return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
 
     def _search(self, queries: Sequence[str], k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
-        searcher = opened(self._searcher)
         ids: list[list[str]] = []
         scores: list[np.ndarray] = []
         step = max(1, HITS_IN_A_CALL // max(k, 1))
         for start in range(0, len(queries), step):
-            for names, values in self._hits(searcher, queries[start : start + step], k, only):
+            for names, values in self._hits(queries[start : start + step], k, only):
                 ids.append(names)
                 scores.append(values)
         return ids, scores if self.rm3 is not None else list(map(part_ties, scores))
@@ -291,15 +283,14 @@ class BM25(Indexer):
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini does not expose.
         """
-        searcher = opened(self._searcher)
         if self.rm3 is not None:
             msg = "bm25 with rm3 can search, but cannot score requested texts. Drop rm3."
             raise UnsupportedError(msg)
-        numbers_by_id = self._known()
-        numbers = [np.array([numbers_by_id.get(name, -1) for name in names], dtype=np.int64) for names in ids]
+        known = self._known()
+        numbers = [np.array([known.get(name, -1) for name in names], dtype=np.int64) for names in ids]
 
         def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
-            return list(map(rounded, searcher.scores(queries[start:end], inside, threads=self.threads)))
+            return list(map(rounded, self._searcher.scores(queries[start:end], inside, threads=self.threads)))
 
         return scores_in_calls(numbers, score, most=HITS_IN_A_CALL)
 
@@ -310,11 +301,10 @@ class BM25(Indexer):
         Raises:
             UnsupportedError: With rm3, whose expanded query Anserini does not expose.
         """
-        searcher = opened(self._searcher)
         if self.rm3 is not None:
             msg = "bm25 with rm3 cannot compute the contributions of query terms. Drop rm3."
             raise UnsupportedError(msg)
-        return searcher.contributions(query, list(map(self._known().get, ids)))
+        return self._searcher.contributions(query, list(map(self._known().get, ids)))
 
     def _known(self) -> dict[str, int]:
         """Lucene's document number of each text."""
@@ -322,14 +312,12 @@ class BM25(Indexer):
             self._numbers = {name: number for number, name in enumerate(self._ids)}
         return self._numbers
 
-    def _hits(
-        self, searcher: Searcher, queries: Sequence[str], k: int, only: Any
-    ) -> Iterator[tuple[list[str], np.ndarray]]:
+    def _hits(self, queries: Sequence[str], k: int, only: Any) -> Iterator[tuple[list[str], np.ndarray]]:
         if self.rm3 is not None:
-            for hits in searcher.ids_and_scores(queries, k, threads=self.threads):
+            for hits in self._searcher.ids_and_scores(queries, k, threads=self.threads):
                 yield [name for name, _ in hits], np.array([score for _, score in hits], dtype=np.float32)
             return
-        for numbers, scores in searcher.numbers_and_scores(queries, k, threads=self.threads, only=only):
+        for numbers, scores in self._searcher.numbers_and_scores(queries, k, threads=self.threads, only=only):
             ids = [self._ids[number] for number in numbers.tolist()]
             if (scores[1:] == scores[:-1]).any():
                 order = sorted(range(len(ids)), key=list(zip((-scores).tolist(), ids, strict=True)).__getitem__)

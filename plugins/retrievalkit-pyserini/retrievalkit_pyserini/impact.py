@@ -29,14 +29,7 @@ from retrievalkit_pyserini.bulk import HITS_IN_A_CALL, lines, strings
 from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
 from retrievalkit_pyserini.filtering import among, with_ids
 from retrievalkit_pyserini.handles import bind, constructor, method, returning, then
-from retrievalkit_pyserini.index_folder import (
-    INDEX,
-    index_expected,
-    opened,
-    read_settings,
-    undone_on_failure,
-    write_settings,
-)
+from retrievalkit_pyserini.index_folder import INDEX, index_expected, read_settings, undone_on_failure, write_settings
 from retrievalkit_pyserini.java import alone, java_class, java_type, processors
 from retrievalkit_pyserini.lucene import allow_long_queries
 from retrievalkit_pyserini.quantization import Loss, Quantizer
@@ -77,6 +70,9 @@ class Impact(Indexer):
     indexes = "vectors"
     view = "weights"
 
+    _searcher: ImpactSearcher
+    _ids: Ids
+
     def __init__(
         self,
         *,
@@ -91,8 +87,6 @@ class Impact(Indexer):
         # Without a scale, it follows from the largest weight, which differs between segments.
         self.segmented = scale is not None
         self.sample = sample
-        self._searcher: ImpactSearcher | None = None
-        self._ids: Ids | None = None
 
     @alone
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
@@ -166,39 +160,37 @@ class Impact(Indexer):
     @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the best texts, with ties in index order; exact with respect to impacts."""
-        check_k(k)
-        return self._search(queries, min(k, len(self._opened()[1])))
+        return self._search(queries, k)
 
     @alone
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
         """Like `search`, with a filter."""
-        check_k(k)
-        return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
+        return self._search(queries, k, allowed)
 
-    def _search(self, queries: Representation, k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
-        searcher, ids = self._opened()
+    def _search(
+        self, queries: Representation, k: int, allowed: Allowed | None = None
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        check_k(k)
+        k = min(k, len(self._ids if allowed is None else allowed))
+        only = None if allowed is None else with_ids(allowed.ids)
         weights = self._weights_of(queries)
         step = max(1, HITS_IN_A_CALL // k)
         hits: list[tuple[np.ndarray, np.ndarray]] = []
         for start in range(0, weights.shape[0], step):
-            hits += searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads, only=only)
-        return [ids.take(rows) for rows, _ in hits], [scores for _, scores in hits]
+            hits += self._searcher.rows_and_scores(weights[start : start + step], k, threads=self.threads, only=only)
+        return [self._ids.take(rows) for rows, _ in hits], [scores for _, scores in hits]
 
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of the requested texts as in `search`; 0 for a text that shares no term, NaN for an unknown id."""
-        searcher, known = self._opened()
         weights = self._weights_of(queries)
 
         def score(start: int, end: int, inside: list[np.ndarray]) -> list[np.ndarray]:
-            return searcher.scores(weights[start:end], inside, threads=self.threads)
+            return self._searcher.scores(weights[start:end], inside, threads=self.threads)
 
-        return scores_in_calls(list(map(known.rows, ids)), score, most=HITS_IN_A_CALL)
-
-    def _opened(self) -> tuple[ImpactSearcher, Ids]:
-        return opened(self._searcher), opened(self._ids)
+        return scores_in_calls(list(map(self._ids.rows, ids)), score, most=HITS_IN_A_CALL)
 
     def _weights_of(self, queries: Representation) -> Any:
         """A CSR of the queries' weights, divided by the scale so that scores match the original weights' scores."""

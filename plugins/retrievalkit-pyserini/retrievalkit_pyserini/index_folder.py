@@ -53,11 +53,3 @@ def no_index(folder: Path, indexer: str, lacks: str, source: Literal["CORPUS", "
     """Return the error for a folder without an index; `lacks` is the evidence: "its bm25.json is missing"."""
     msg = f"'{folder}' is not a {indexer} index: {lacks}. Build an index: rkit index {source} --indexer {indexer}"
     return ArtifactError(msg)
-
-
-def opened(part: Part | None) -> Part:
-    """Return a part of the index, which must be open."""
-    if part is None:
-        msg = "open an index before searching it"
-        raise RuntimeError(msg)
-    return part

@@ -293,27 +293,16 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def check() -> list[Finding]:
-    """Report problems with Java and Lucene."""
-    about = describe()
-    problem = about.pop("problem", "")
-    value = ", ".join(f"{name} {value}" for name, value in about.items() if value)
-    return [Finding("Lucene", value or "not available", ok=not problem, hint=problem)]
-
-
-def describe() -> dict[str, str]:
-    """Describe the Java and Lucene to use, with the "problem" if Lucene cannot run. Starts nothing and never raises."""
-    about: dict[str, str] = {}
+    """Report the versions of Pyserini, Anserini and Java, or why Lucene cannot run; Java is not started."""
+    about, problem = list[str](), ""
     try:
-        about["pyserini"] = importlib.metadata.version("pyserini")
-        about["anserini"] = anserini_jar().name
+        about += [f"anserini {anserini_jar().name}", f"pyserini {importlib.metadata.version('pyserini')}"]
         java = find_java()
-        about |= {"java": java.version, "home": str(java.home), "from": java.origin}
-        about["memory"] = " ".join(_memory_option()).removeprefix("-Xmx") or "a quarter of the machine's"
-    except importlib.metadata.PackageNotFoundError:
-        about["problem"] = str(MissingDependencyError("pyserini", "Lucene"))
+        memory = " ".join(_memory_option()).removeprefix("-Xmx") or "a quarter of the machine's"
+        about += [f"java {java.version} from {java.origin} ({java.home})", f"memory {memory}"]
     except (InputError, OSError) as error:
-        about["problem"] = str(error)
-    return about
+        problem = str(error)
+    return [Finding("Lucene", ", ".join(about) or "not available", ok=not problem, hint=problem)]
 
 
 def processors() -> int:

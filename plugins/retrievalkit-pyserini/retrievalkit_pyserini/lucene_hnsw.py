@@ -25,7 +25,7 @@ from retrievalkit_pyserini.bulk import HITS_IN_A_CALL, vectors
 from retrievalkit_pyserini.documents import DocumentSearcher, DocumentWriter
 from retrievalkit_pyserini.filtering import with_ids
 from retrievalkit_pyserini.handles import bind, constructor, then
-from retrievalkit_pyserini.index_folder import INDEX, no_index, opened, undone_on_failure
+from retrievalkit_pyserini.index_folder import INDEX, no_index, undone_on_failure
 from retrievalkit_pyserini.java import alone, java_class, java_megabytes, processors
 
 NUMBERS_AT_ONCE = 1 << 22
@@ -57,11 +57,12 @@ class LuceneHnsw(Indexer):
 
     indexes = "vectors"
 
+    _store: VectorStore
+    _searcher: GraphSearcher
+
     def __init__(self, *, ef_search: Annotated[int, Ge(1)] = 100, threads: Annotated[int, Ge(1)] | None = None) -> None:
         self.threads = threads or processors()
         self.ef_search = ef_search
-        self._store: VectorStore | None = None
-        self._searcher: GraphSearcher | None = None
 
     @alone
     def build(self, source: VectorStore | Any, index_dir: Path) -> Mapping[str, float]:
@@ -99,19 +100,22 @@ class LuceneHnsw(Indexer):
     @alone
     def search(self, queries: Representation | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
         """For each query, the best texts that the graph search reaches; ties in index order."""
-        check_k(k)
-        return self._search(queries, min(k, len(self._opened()[0])))
+        return self._search(queries, k)
 
     @alone
     def search_among(
         self, queries: Representation | Any, k: int, allowed: Allowed
     ) -> tuple[list[list[str]], list[np.ndarray]]:
         """Like `search`, with a filter: if few texts pass, Lucene compares all of them."""
-        check_k(k)
-        return self._search(queries, min(k, len(allowed)), with_ids(allowed.ids))
+        return self._search(queries, k, allowed)
 
-    def _search(self, queries: Representation, k: int, only: Any = None) -> tuple[list[list[str]], list[np.ndarray]]:
-        store, _ = self._opened()
+    def _search(
+        self, queries: Representation, k: int, allowed: Allowed | None = None
+    ) -> tuple[list[list[str]], list[np.ndarray]]:
+        check_k(k)
+        store = self._store
+        k = min(k, len(store if allowed is None else allowed))
+        only = None if allowed is None else with_ids(allowed.ids)
         vectors = vectors_alone(queries, store.dim)
         hits: list[tuple[np.ndarray, np.ndarray]] = []
         step = max(1, HITS_IN_A_CALL // (self._wanted(k) * vectors.shape[1]))
@@ -123,34 +127,29 @@ class LuceneHnsw(Indexer):
     @alone
     def scores(self, queries: Representation | Any, ids: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The scores of the requested texts over all of their vectors; NaN for an unknown id."""
-        store, _ = self._opened()
-        vectors_alone(queries, store.dim)
-        return scores_of(queries, store, list(map(store.ids.rows, ids)))
+        vectors_alone(queries, self._store.dim)
+        return scores_of(queries, self._store, list(map(self._store.ids.rows, ids)))
 
     def _wanted(self, k: int) -> int:
         """The number of vectors to retrieve so that they cover about k texts."""
-        store, _ = self._opened()
-        rows = int(store.rows)
-        return min(rows, max(self.ef_search, k) * -(-rows // len(store)))
+        rows = int(self._store.rows)
+        return min(rows, max(self.ef_search, k) * -(-rows // len(self._store)))
 
     def _candidates(self, queries: Representation, k: int, only: Any) -> list[np.ndarray]:
         """For each query, the texts of the vectors that its vectors retrieve, ascending; at least k if they exist."""
-        store, searcher = self._opened()
+        store = self._store
         vectors = vectors_alone(queries, store.dim).cpu()
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if queries.vector_mask is None else queries.vector_mask
         texts: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(queries)
         unsure, wanted = np.arange(len(queries)), self._wanted(k)
         while len(unsure):
             real = mask[unsure]
-            rows = searcher.rows(vectors[unsure][real].float().numpy(), wanted, threads=self.threads, only=only)
+            rows = self._searcher.rows(vectors[unsure][real].float().numpy(), wanted, threads=self.threads, only=only)
             for query, nearest in zip(unsure, _by_query(rows, real.sum(dim=1).tolist()), strict=True):
                 texts[query] = np.unique(store.texts_of(nearest))
             unsure = np.array([row for row in unsure if len(texts[row]) < k and wanted < store.rows], dtype=np.int64)
             wanted = min(store.rows, 2 * wanted)
         return texts
-
-    def _opened(self) -> tuple[VectorStore, GraphSearcher]:
-        return opened(self._store), opened(self._searcher)
 
 
 def _check_source(source: VectorStore) -> None:

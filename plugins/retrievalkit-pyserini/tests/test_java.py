@@ -116,4 +116,4 @@ def test_no_java_that_fits(tmp_path, monkeypatch):
         java.find_java()
     with pytest.raises(MissingDependencyError, match="pip install pyserini"):
         java.anserini_jar()
-    assert "pip install pyserini" in java.describe()["problem"]
+    assert "pip install pyserini" in java.check()[0].hint

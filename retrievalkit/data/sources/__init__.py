@@ -77,7 +77,7 @@ def is_folder(address: str | Path) -> bool:
 
 
 def fingerprint(address: str | Path) -> str:
-    """A fingerprint of the content of a source.
+    """Return a fingerprint of the content of a source.
 
     Raises:
         DataError: The file or folder does not exist, or a remote source cannot be fetched.

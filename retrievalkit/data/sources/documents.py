@@ -45,7 +45,7 @@ class Documents(Source):
         self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
     def passages(self) -> Iterator[dict[str, Any]]:
-        """The documents, by path."""
+        """Yield the documents, by path."""
         unread: dict[str, list[str]] = {}
         count = 0
         for identifier, path in self._documents:
@@ -69,11 +69,11 @@ class Documents(Source):
             notices.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
 
     def fingerprint(self) -> str:
-        """A hash of the names and contents of the documents."""
+        """Return a hash of the names and contents of the documents."""
         return fingerprint_value([[identifier, files.fingerprint(path)] for identifier, path in self._documents])
 
     def size(self) -> int:
-        """The number of documents."""
+        """Return the number of documents."""
         return len(self._documents)
 
     @cached_property
@@ -96,7 +96,7 @@ class Documents(Source):
 
 
 def as_documents(source: str | Path, root: str | Path | None = None) -> str | Path:
-    """The address of a source: `documents:PATH` for a document or a folder of documents without other data.
+    """Return the address of a source: `documents:PATH` for a document or a folder of documents without other data.
 
     Args:
         source: A file, a folder or an address.
@@ -142,7 +142,7 @@ def _is_document(path: Path) -> bool:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and its subfolders, and links to folders, except hidden ones."""
+    """Yield the files in a folder and its subfolders, and links to folders, except hidden ones."""
 
     def refuse(error: OSError) -> None:
         msg = f"cannot read the folder '{error.filename}': {error.strerror}. Check its permissions."

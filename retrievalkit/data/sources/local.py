@@ -16,6 +16,7 @@ from retrievalkit.data import files, forms, json_text
 from retrievalkit.data.files import COMPRESSIONS, reading
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, read_records, table_of
+from retrievalkit.data.run_forms import is_run_object
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, shortlist
 from retrievalkit.reporting import notices
@@ -37,7 +38,6 @@ _WITHOUT_DATA = {
     "index": "an index",
 }
 _LONGEST_LITERAL = 1 << 20
-_OBJECT, _SAMPLE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{'), 1 << 12
 
 
 class Local(Source):
@@ -75,7 +75,7 @@ class Local(Source):
         )
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
-        """The records of a part; `holds` is not checked, because reading reports the missing file."""
+        """Yield the records of a part; `holds` is not checked, because reading reports the missing file."""
         if part == "passages":
             yield from self.corpus_records(forms.CORPUS)
         elif part == "queries":
@@ -88,10 +88,7 @@ class Local(Source):
         elif part == "judgements":
             path = self._qrels_file(split)
             self._note_unread([path], lambda other: path.parent.name == "qrels" and ".tsv" not in other.name)
-            with files.open_bytes(path) as stream:
-                # An id may begin with a brace, but no line of judgements looks like the start of a nested object.
-                is_object = _OBJECT.match(stream.read(_SAMPLE))
-            yield from _judged(path) if is_object else _judged_lines(path)
+            yield from _judged(path) if is_run_object(path) else _judged_lines(path)
         else:
             paths = self._paths_of_examples(split)
             shards = paths is self._example_shards
@@ -102,13 +99,13 @@ class Local(Source):
                 yield from read_records(path, *forms.EXAMPLES)
 
     def corpus_records(self, form: forms.Form) -> Iterator[Record]:
-        """The records of the corpus files; `form` determines the layout of tables."""
+        """Yield the records of the corpus files; `form` determines the layout of tables."""
         self._note_unread(self._corpus_files, _is_unknown)
         for path in self._corpus_files:
             yield from read_records(path, *form)
 
     def example_files(self, split: str) -> tuple[Path, ...]:
-        """The example files, if none is compressed or a JSON array."""
+        """Return the example files, if none is compressed or a JSON array."""
         return _plain(self._paths_of_examples(split)) if self.holds("examples", split) else ()
 
     def _paths_of_examples(self, split: str) -> list[Path]:
@@ -127,23 +124,23 @@ class Local(Source):
         return paths if paths and _holds_examples(paths[0]) else []
 
     def splits(self) -> list[str]:
-        """The splits with judgements in a folder."""
+        """Return the splits with judgements in a folder."""
         return self._judged_splits() if self.is_folder else super().splits()
 
     def fingerprint(self) -> str:
-        """A hash of the file, or of all files of the folder."""
+        """Return a hash of the file, or of all files of the folder."""
         if not self.is_folder:
             return files.fingerprint(self.path)
         with reading(self.path):
             return fingerprint_folder(self.path)
 
     def corpus_fingerprint(self) -> str:
-        """A hash of the corpus files."""
+        """Return a hash of the corpus files."""
         prints = [files.fingerprint(path) for path in self._corpus_files]
         return prints[0] if len(prints) == 1 else fingerprint_value(prints)
 
     def size(self) -> int | None:
-        """The number of lines of the corpus files, including empty lines; None for JSON arrays."""
+        """Return the number of lines of the corpus files, including empty lines; None for JSON arrays."""
         count = 0
         for path in self._corpus_files:
             if files.first_character(path) == "[":
@@ -157,7 +154,7 @@ class Local(Source):
         return count
 
     def plain_files(self) -> tuple[Path, ...]:
-        """The corpus files, if none is compressed or a JSON array."""
+        """Return the corpus files, if none is compressed or a JSON array."""
         return _plain(self._corpus_files)
 
     @cached_property
@@ -243,17 +240,17 @@ class Parquet(Source):
         return None
 
     def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002
-        """The rows, read in batches; a file has one part and one split."""
+        """Yield the rows, read in batches; a file has one part and one split."""
         with self._opened() as table:
             for batch in table.iter_batches(batch_size=1024):
                 yield from batch.to_pylist()
 
     def fingerprint(self) -> str:
-        """A hash of the file."""
+        """Return a hash of the file."""
         return files.fingerprint(self.path)
 
     def size(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         with self._opened() as table:
             return int(table.metadata.num_rows)
 

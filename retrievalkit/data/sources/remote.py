@@ -49,19 +49,19 @@ class HuggingFace(Source):
         return None
 
     def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:
-        """The rows of the split in the address, or of the only split, or of "corpus", "queries" or `split`."""
+        """Yield the rows of the split in the address, or of the only split, or of "corpus", "queries" or `split`."""
         with _readable(f"hf:{self.name}"):
             yield from self._split({"passages": "corpus", "queries": "queries"}.get(part, split))
 
     def fingerprint(self) -> str:
-        """The fingerprint that `datasets` computes."""
+        """Return the fingerprint that `datasets` computes."""
         with _readable(f"hf:{self.name}"):
             loaded = self._loaded
             splits = loaded.values() if isinstance(loaded, dict) else [loaded]
             return fingerprint_value(["hf", self.name, [loaded_split._fingerprint for loaded_split in splits]])
 
     def size(self) -> int | None:
-        """The number of rows in the split of the passages."""
+        """Return the number of rows in the split of the passages."""
         with _readable(f"hf:{self.name}"):
             return len(self._split("corpus"))
 
@@ -98,11 +98,11 @@ class IrDatasets(Source):
     """A data set of ir_datasets: `irds:NAME`."""
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the data set."""
+        """Return the parts of the data set."""
         return tuple(part for part, name in _IR_DATASETS_PARTS.items() if getattr(self._dataset, f"has_{name}")())
 
     def _rows(self, part: Part, split: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the name determines the split
-        """The rows; a document without a field "text" gets the default text of ir_datasets."""
+        """Yield the rows; a document without a field "text" gets the default text of ir_datasets."""
         with _readable(f"irds:{self.name}"):
             rows = getattr(self._dataset, f"{_IR_DATASETS_PARTS[part]}_iter")()
             with _quiet():
@@ -117,11 +117,11 @@ class IrDatasets(Source):
                 yield fields
 
     def fingerprint(self) -> str:
-        """A fingerprint of the name, which always refers to the same version of the data."""
+        """Return a fingerprint of the name, which always refers to the same version of the data."""
         return fingerprint_value(["irds", self.name])
 
     def size(self) -> int | None:
-        """The number of documents, if ir_datasets knows it."""
+        """Return the number of documents, if ir_datasets knows it."""
         with _readable(f"irds:{self.name}"):
             count = getattr(self._dataset, "docs_count", lambda: None)()
             return None if count is None else int(count)

@@ -60,15 +60,15 @@ class Source:
         return f"{type(self).__name__}({self.name!r})"
 
     def passages(self) -> Iterable[Row]:
-        """The corpus: rows such as {"id": ..., "title": ..., "text": ...}, in the same order in every call."""
+        """Return the corpus: rows such as {"id": ..., "title": ..., "text": ...}, always in the same order."""
         raise NotImplementedError
 
     def queries(self) -> Iterable[Row]:
-        """The queries: rows such as {"query_id": ..., "text": ...}, with "answers" (a list of texts) if known."""
+        """Return the queries: rows such as {"query_id": ..., "text": ...}, with "answers" (texts) if known."""
         raise NotImplementedError
 
     def judgements(self, split: str) -> Iterable[Row]:
-        """The relevance judgements of a split: rows such as {"query_id": ..., "doc_id": ..., "score": 1}."""
+        """Return the relevance judgements of a split: rows such as {"query_id": ..., "doc_id": ..., "score": 1}."""
         raise NotImplementedError
 
     def examples(self, split: str) -> Iterable[Row]:
@@ -79,19 +79,19 @@ class Source:
         raise NotImplementedError
 
     def _rows(self, part: Part, split: str) -> Iterable[Row]:
-        """The rows of a part, from the method of that name; overridden if all parts are read the same way."""
+        """Return the rows of a part, from the method of that name; overridden if all parts are read the same way."""
         rows: Iterable[Row] = getattr(self, part)(*(() if part in ("passages", "queries") else (split,)))
         return rows
 
     def parts(self) -> tuple[Part, ...] | None:
-        """The parts that the source has; None if they depend on its rows, as with a file.
+        """Return the parts that the source has; None if they depend on its rows, as with a file.
 
         By default, the parts whose methods the class overrides.
         """
         return tuple(part for part in PARTS if getattr(type(self), part) is not getattr(Source, part))
 
     def splits(self) -> list[str]:
-        """The splits with judgements."""
+        """Return the splits with judgements."""
         return ["test"]
 
     def holds(self, part: Part, split: str = "test") -> bool:  # noqa: ARG002 - for sources with parts by split
@@ -100,7 +100,7 @@ class Source:
         return parts is None or part in parts
 
     def fingerprint(self) -> str:
-        """A text that changes whenever the content changes.
+        """Return a text that changes whenever the content changes.
 
         By default, a hash of all rows; override it if a version number or date identifies the content.
         """
@@ -114,11 +114,11 @@ class Source:
         return digest.hexdigest()
 
     def corpus_fingerprint(self) -> str:
-        """The fingerprint of the passages alone, if they are stored separately."""
+        """Return the fingerprint of the passages alone, if they are stored separately."""
         return self.fingerprint()
 
     def size(self) -> int | None:
-        """The number of passages, for progress bars; None if unknown without reading them."""
+        """Return the number of passages, for progress bars; None if unknown without reading them."""
         return None
 
     def plain_files(self) -> tuple[Path, ...]:
@@ -130,7 +130,7 @@ class Source:
         return ()
 
     def records(self, part: Part, split: str = "test") -> Iterator[Record]:
-        """The rows of a part with their locations.
+        """Yield the rows of a part with their locations.
 
         Raises:
             DataError: The source lacks the part, or yields something other than a row.
@@ -180,17 +180,17 @@ class Memory(Source):
         self.address, self._run, self._parts = address, address.run, address.parts
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts with rows."""
+        """Return the parts with rows."""
         return tuple(self._parts)
 
     def _rows(self, part: Part, split: str) -> Iterable[Row]:  # noqa: ARG002 - there is one split
         return self._parts[part]
 
     def fingerprint(self) -> str:
-        """A fingerprint of the rows, or of the run."""
+        """Return a fingerprint of the rows, or of the run."""
         return super().fingerprint() if self._run is None else fingerprint_value(self._run)
 
     def size(self) -> int | None:
-        """The number of passages."""
+        """Return the number of passages."""
         passages = self._parts.get("passages")
         return len(passages) if isinstance(passages, Sized) else None

@@ -8,11 +8,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+
+from retrievalkit.errors import ArtifactError
+
+REMEDY = "Encode again, or copy the folder again."
 
 _PIECE = 1 << 22
 _EXPONENT = np.uint16(0x7C00)
@@ -21,6 +27,16 @@ _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d{1,2}|\|S\d{1,2})', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n"
 )
+
+
+@contextmanager
+def reading(path: str | Path, remedy: str = REMEDY) -> Iterator[None]:
+    """Convert the errors of a damaged file or folder to an ArtifactError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        msg = f"'{path}' cannot be read ({error}): it is damaged. {remedy}"
+        raise ArtifactError(msg) from error
 
 
 def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[int, int] | None = None) -> np.ndarray:
@@ -98,6 +114,14 @@ def check_finite(numbers: np.ndarray) -> None:
     if not finite:
         msg = "it holds numbers that are not finite"
         raise ValueError(msg)
+
+
+def groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each distinct number, ascending, and the positions where it occurs."""
+    order = np.argsort(numbers, kind="stable")
+    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+    for places in np.split(order, cuts) if len(order) else []:
+        yield int(numbers[places[0]]), places
 
 
 def in_pieces(check: Callable[[np.ndarray], None], array: np.ndarray) -> None:

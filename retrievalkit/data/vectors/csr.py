@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, open_array
-from retrievalkit.errors import ArtifactError
+from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, groups, open_array, reading
 
 _LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip member; its name and extra field follow
 _MOST_COLUMNS = 1 << 31
@@ -43,51 +42,47 @@ class MappedCsr:
             raise ValueError(msg)
 
     def rows(self, start: int, end: int) -> Any:
-        """The rows from `start` to `end` as a matrix."""
+        """Return the rows from `start` to `end` as a matrix."""
         first, last = self._starts[start], self._starts[end]
         piece = self._columns[first:last], self._values[first:last]
         return self.checked([piece], self._starts[start : end + 1] - first)
 
     def take(self, rows: np.ndarray) -> Any:
-        """Any rows, in the order of `rows`, as a matrix."""
+        """Return any rows, in the order of `rows`, as a matrix."""
         return joined([self], np.zeros(len(rows), dtype=np.int64), rows)
 
     def checked(self, pieces: Sequence[tuple[np.ndarray, np.ndarray]], starts: np.ndarray) -> Any:
-        """A CSR matrix of checked columns and values."""
+        """Return a CSR matrix of checked columns and values."""
         import scipy.sparse
 
         # Copy even a single piece: zip members are not aligned to the element size.
         nothing = self._columns[:0], self._values[:0]
         columns, values = (np.concatenate(parts) for parts in zip(nothing, *pieces, strict=True))
-        try:
+        with reading(self._path):
             # scipy does not check bounds: a bad column index would access memory outside the array.
             check_range(columns, self.shape[1])
             check_finite(values)
-        except ValueError as error:
-            msg = f"'{self._path}' is damaged: {error}. Encode again, or copy the folder again."
-            raise ArtifactError(msg) from error
         return scipy.sparse.csr_matrix((values, columns, starts), shape=(len(starts) - 1, self.shape[1]))
 
 
 def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) -> Any:
-    """Rows of several files as a single matrix, in order.
+    """Return rows of several files as a single matrix, in order.
 
     Args:
         files: The files, at least one.
         numbers: (n,) the file of each row.
         rows: (n,) the row within its file.
     """
-    order = np.argsort(numbers, kind="stable")
-    cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-    pieces, counts = [], [np.zeros(1, dtype=np.int64)]
-    for places in np.split(order, cuts) if len(order) else []:
-        file = files[int(numbers[places[0]])]
+    order, pieces, counts = [], [], [np.zeros(1, dtype=np.int64)]
+    for number, places in groups(numbers):
+        file = files[number]
         elements, starts = spread(file._starts, rows[places])
         # As plain arrays: slicing a numpy.memmap costs microseconds each time.
         pieces.append((np.asarray(file._columns)[elements], np.asarray(file._values)[elements]))
         counts.append(np.diff(starts))
+        order.append(places)
     matrix = files[0].checked(pieces, np.cumsum(np.concatenate(counts)))
-    return matrix if len(cuts) == 0 else matrix[np.argsort(order)]
+    return matrix if len(order) < 2 else matrix[np.argsort(np.concatenate(order))]
 
 
 def members(path: Path) -> dict[str, tuple[int, int]]:
@@ -111,7 +106,7 @@ def members(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def spread(starts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Element positions of the selected runs, and the new start of each run.
+    """Return element positions of the selected runs, and the new start of each run.
 
     Args:
         starts: (runs + 1,) the start of each run, which is the end of the previous run.

@@ -10,7 +10,7 @@ from typing import overload
 
 import numpy as np
 
-from retrievalkit.errors import ArtifactError
+from retrievalkit.data.vectors.arrays import reading
 
 _CHUNK_BYTES = 1 << 24
 _BATCH_BYTES = 1 << 20
@@ -26,11 +26,8 @@ class Ids(Sequence[str]):
     """
 
     def __init__(self, path: Path) -> None:
-        try:
+        with reading(path):
             self._ends = _line_ends(path)
-        except (OSError, ValueError) as error:
-            msg = f"'{path}' cannot be read as ids, one per line ({error}): it is damaged. Write the folder again."
-            raise ArtifactError(msg) from error
         self._hashes: np.ndarray | None = None
         self._order = np.empty(0, dtype=np.int64)
         self._bytes: mmap.mmap | bytes = b""
@@ -63,7 +60,7 @@ class Ids(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """The ids at these rows."""
+        """Return the ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
         ends = self._ends[rows]
         starts = np.where(rows > 0, self._ends[rows - 1] + 1, 0)

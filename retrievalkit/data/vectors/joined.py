@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit import storage
+from retrievalkit.data.vectors.arrays import groups
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.errors import ArtifactError
@@ -54,7 +55,7 @@ class JoinedIds(Ids):
         return self._parts[-1].first + len(self._parts[-1])
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """The ids at these rows."""
+        """Return the ids at these rows."""
         rows = np.asarray(rows, dtype=np.int64)
         ids = np.empty(len(rows), dtype=object)
         for part, places in by_part(self._parts, rows):
@@ -143,7 +144,7 @@ class JoinedStore(VectorStore):
         return keys
 
     def _located(self, rows: np.ndarray) -> Iterator[tuple[VectorStore, np.ndarray, np.ndarray]]:
-        """Each folder that holds some vectors, their positions in `rows`, and their rows in the folder."""
+        """Yield each folder that holds some vectors, their positions in `rows`, and their rows in the folder."""
         texts = self.texts_of(rows)
         inside = rows - self._rows_of(texts)
         for part, places in by_part(self._parts, texts):
@@ -180,10 +181,9 @@ class JoinedStore(VectorStore):
 
 
 def by_part(parts: Sequence[Part], texts: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
-    """Each part that holds some of `texts`, and the positions of these in `texts`."""
+    """Yield each part that holds some of `texts`, and the positions of these in `texts`."""
     numbers = np.searchsorted([part.first for part in parts], texts, side="right") - 1
-    for number in np.unique(numbers).tolist():
-        yield parts[number], np.flatnonzero(numbers == number)
+    return ((parts[number], places) for number, places in groups(numbers))
 
 
 def _parts(stores: Sequence[VectorStore], deleted: Sequence[Collection[str]]) -> list[Part]:

@@ -20,13 +20,13 @@ import numpy as np
 import scipy.sparse
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_range, check_starts, in_pieces, open_array
+from retrievalkit.data.vectors.arrays import check_range, check_starts, in_pieces, open_array, reading
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
-from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.schemas import Count
 
 PART_TEXTS = 1 << 17
 PART_POSTINGS = 1 << 24
+REMEDY = "Index the vectors again."
 _CONTENTS = "postings.json"
 _MOST = 1 << 31
 _NAMES, _TYPES = ("terms", "texts", "weights"), ("<i4", "<i4", "<f4")
@@ -55,7 +55,7 @@ def write_postings(source: VectorStore, folder: Path, *, part_texts: int = PART_
 
 
 def _parts(source: VectorStore, part_texts: int) -> Iterator[Any]:
-    """The weights as CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
+    """Yield the weights as CSC matrices of at most `part_texts` texts and about `PART_POSTINGS` postings."""
     waiting: list[Any] = []
     shards = (shard for _, shard in source.lexical())
     pieces = (shard[start : start + part_texts] for shard in shards for start in range(0, shard.shape[0], part_texts))
@@ -98,19 +98,15 @@ class Postings:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            contents = storage.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
-            self.parts, self.terms = contents.parts, contents.terms
+        contents = storage.read_document(folder / _CONTENTS, _Contents, do=REMEDY)
+        self.parts, self.terms = contents.parts, contents.terms
+        with reading(folder, REMEDY):
             if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
                 msg = f"{_CONTENTS} does not hold the counts of its parts"
-                raise ValueError(msg)  # noqa: TRY301
-            count = sum(self._check(number) for number in range(len(self.parts)))
-        except (OSError, ValueError) as error:
-            msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
-            raise ArtifactError(msg) from error
-        if count != contents.postings:
-            msg = f"'{folder}' is damaged: {count} postings instead of {contents.postings}. Index again."
-            raise ArtifactError(msg)
+                raise ValueError(msg)
+            if (count := sum(map(self._check, range(len(self.parts))))) != contents.postings:
+                msg = f"it has {count} postings instead of {contents.postings}"
+                raise ValueError(msg)
 
     def __len__(self) -> int:
         return sum(self.parts)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_finite, read_header
+from retrievalkit.data.vectors.arrays import check_finite, read_header, reading
 from retrievalkit.errors import ArtifactError
 
 Item = TypeVar("Item")
@@ -104,11 +104,8 @@ def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], na
     heads = store.parts([(name, 0, _HEADER_BYTES) for name in names])
     shards = []
     for name, head in zip(names, heads, strict=True):
-        try:
+        with reading(f"{store.url}/{name}"):
             shards.append(RangedRows(store, name, files[name], head))
-        except ValueError as error:
-            msg = f"'{store.url}/{name}' cannot be read ({error}): it is damaged. Encode again."
-            raise ArtifactError(msg) from error
     if os.environ.get(storage.VERIFY) == "1":
         for shard in shards:
             shard.rows(0, shard.shape[0])

@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_range, open_array
-from retrievalkit.data.vectors.postings import Postings
+from retrievalkit.data.vectors.arrays import check_range, open_array, reading
+from retrievalkit.data.vectors.postings import REMEDY, Postings
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
-from retrievalkit.errors import ArtifactError
 
 # Share of texts from which a term is cheaper as a matrix column, and the maximum number of columns.
 FREQUENT, MOST_TERMS = 1 / 8, 512
@@ -84,7 +83,7 @@ def write_rounded(source: VectorStore, postings: Postings, folder: Path) -> bool
 
 
 def frequent_terms(postings: Postings) -> np.ndarray:
-    """The frequent terms, at most `MOST_TERMS`, ascending."""
+    """Return the frequent terms, at most `MOST_TERMS`, ascending."""
     texts = np.zeros(postings.terms, dtype=np.int64)
     for block in postings.blocks():
         texts += np.diff(block.weights.indptr)
@@ -102,7 +101,7 @@ def _rows(block: VectorBlock, terms: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _rounded(rows: np.ndarray) -> np.ndarray:
-    """The bits of the nearest bf16 numbers; ties round to even."""
+    """Return the bits of the nearest bf16 numbers; ties round to even."""
     bits = rows.view(np.uint32)
     nearest: np.ndarray = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
     return nearest
@@ -133,22 +132,18 @@ class Rounded:
 
     def __init__(self, folder: Path, store: VectorStore, postings: Postings) -> None:
         self.folder = folder
-        try:
-            contents = storage.read_document(folder / _CONTENTS, _Contents, do="Index the vectors again.")
-            self.parts = contents.parts
+        self.parts = storage.read_document(folder / _CONTENTS, _Contents, do=REMEDY).parts
+        with reading(folder, REMEDY):
             self.terms = np.array(open_array(folder / _TERMS, ("<i4",), 1), dtype=np.int64)
             check_range(self.terms, postings.terms)
             shapes = [self._array(number).shape for number in range(len(postings.parts))]
-        except (OSError, ValueError) as error:
-            msg = f"'{folder}' cannot be read ({error}): it is damaged. Index the vectors again."
-            raise ArtifactError(msg) from error
-        expected = [(texts, store.dim + len(self.terms)) for texts in postings.parts]
-        if shapes != expected or len(self.parts) < len(shapes):
-            msg = f"'{folder}' is damaged: its arrays have the shapes {shapes}, not {expected}. Index again."
-            raise ArtifactError(msg)
+            expected = [(texts, store.dim + len(self.terms)) for texts in postings.parts]
+            if shapes != expected or len(self.parts) < len(shapes):
+                msg = f"its arrays have the shapes {shapes}, not {expected}"
+                raise ValueError(msg)
 
     def blocks(self) -> Iterator[tuple[RoundedPart, np.ndarray]]:
-        """The bounds and the row bits of each part, mapped into memory."""
+        """Yield the bounds and the row bits of each part, mapped into memory."""
         for number, part in enumerate(self.parts):
             array = self._array(number)
             if isinstance(array, np.memmap):

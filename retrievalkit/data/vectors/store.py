@@ -16,19 +16,17 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-import zipfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_starts, open_array
+from retrievalkit.data.vectors.arrays import REMEDY, check_starts, groups, open_array, reading
 from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.data.vectors.ranges import RangedRows, ranged_rows, read_ahead
@@ -39,9 +37,7 @@ OFFSETS = "offsets.npy"
 KEYS = "keys.npy"
 IDENTITY = ".identity.json"
 DTYPES = ("float32", "float16")
-_REMEDY = "Encode again, or copy the folder again."
 View = Literal["all", "vectors", "weights"]
-Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class VectorBlock:
         return self.rows // self.texts if self.starts is None else int(np.diff(self.starts).max())
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
+        """Return any of the texts, counted from 0, in the order of `texts`; the result's `first` has no meaning."""
         vectors, starts, keys = self.vectors, self.starts, self.keys
         if vectors is not None:
             if starts is not None:
@@ -107,7 +103,8 @@ class MappedRows:
     """A matrix mapped from a file; `RangedRows` is the counterpart in an object store."""
 
     def __init__(self, path: Path) -> None:
-        array: Any = _readable(path, partial(open_array, path, ("<f4", "<f2"), 2))
+        with reading(path):
+            array: Any = open_array(path, ("<f4", "<f2"), 2)
         if not array.size:
             msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
@@ -157,14 +154,17 @@ class VectorStore:
             raise ArtifactError(msg)
         if self._store is not None:
             files = {name: entry for name, entry in files.items() if not fnmatch.fnmatchcase(name, storage.VECTORS)}
-        storage.check_files(self.folder, files, remedy=_REMEDY)
+        storage.check_files(self.folder, files, remedy=REMEDY)
         self.ids = Ids(self.folder / IDS)
         paths = [] if view == "weights" else self._listed(storage.VECTORS)
         headers: Sequence[MappedRows | RangedRows] = [MappedRows(path) for path in paths if self._store is None]
         if self._store is not None and paths:
             headers = ranged_rows(self._store, self.manifest["files"], [path.name for path in paths])
         lexical = [] if view == "vectors" else self._listed("lexical-*.npz")
-        weights = [_readable(path, partial(MappedCsr, path)) for path in lexical]
+        weights = []
+        for path in lexical:
+            with reading(path):
+                weights.append(MappedCsr(path))
         if not headers and not weights:
             msg = f"'{self.folder}' contains no {'vectors' if view == 'vectors' else 'weights over a vocabulary'}."
             raise UnsupportedError(msg)
@@ -174,11 +174,12 @@ class VectorStore:
         self.vocabulary = weights[0].shape[1] if weights else 0
         self.offsets = self._open_offsets() if headers else None
         self.keyed = bool(headers) and KEYS in self.manifest["files"]
-        path = self.folder / KEYS
-        self._keys = _readable(path, partial(open_array, path, ("<i4",), 1)) if self.keyed else np.empty(0, np.int32)
-        if self.keyed and len(self._keys) != self.rows:
-            msg = f"'{path}' is damaged: it holds {len(self._keys)} keys for {self.rows} vectors. Encode again."
-            raise ArtifactError(msg)
+        if self.keyed:
+            with reading(self.folder / KEYS):
+                self._keys = open_array(self.folder / KEYS, ("<i4",), 1)
+                if len(self._keys) != self.rows:
+                    msg = f"it holds {len(self._keys)} keys for {self.rows} vectors"
+                    raise ValueError(msg)
         self.vectors_per_text = None
         if headers and self.offsets is None:
             if not len(self) or self.rows % len(self):
@@ -214,19 +215,19 @@ class VectorStore:
         return storage.fingerprint_value(files)
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
+        """Yield the vectors, shard by shard: the row of the shard's first text, and (rows, dim) mapped into memory."""
         for first, last in pairwise(self._starts) if self.dim else ():
             vectors = self._between(first, last, weights=False).vectors
             assert vectors is not None
             yield first, vectors
 
     def lexical(self) -> Iterator[tuple[int, Any]]:
-        """The weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
+        """Yield the weights, shard by shard: the row of the shard's first text, and a scipy CSR matrix."""
         for first, last in pairwise(self._starts) if self.vocabulary else ():
             yield first, self._between(first, last, vectors=False).weights
 
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
-        """All texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
+        """Yield all texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
 
         A block's vectors are mapped when it is yielded and unmapped when it is dropped. Vectors in an object store are
         read one block ahead.
@@ -235,16 +236,16 @@ class VectorStore:
         yield from blocks if self._store is None else read_ahead(blocks)
 
     def block(self, start: int, end: int) -> VectorBlock:
-        """The vectors of the texts from `start` to `end`; copied into memory if they span several shards."""
+        """Return the vectors of the texts from `start` to `end`; copied into memory if they span several shards."""
         return self._between(start, end, weights=False)
 
     def block_rows(self, rows: int) -> int:
-        """The number of vectors in each of `blocks(rows)`, except the last block of each shard."""
+        """Return the number of vectors in each of `blocks(rows)`, except the last block of each shard."""
         m = self.vectors_per_text or 1
         return min(max(1, rows // m) * m, int(np.diff(self._rows_of(np.array(self._starts))).max()))
 
     def take(self, texts: np.ndarray) -> VectorBlock:
-        """Any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
+        """Return any texts, in the order of `texts`, read into memory; the block's `first` has no meaning."""
         texts = np.asarray(texts, dtype=np.int64)
         vectors, starts, weights, keys = None, None, None, None
         if self.dim:
@@ -263,10 +264,8 @@ class VectorStore:
         """(rows, dim): any vectors by row, in the order of `rows`, read into memory."""
         result = np.empty((len(rows), self.dim), dtype=self.dtype)
         numbers = np.searchsorted([shard.first_row for shard in self._shards], rows, side="right") - 1
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        for places in np.split(order, cuts) if len(order) else []:
-            shard = self._shards[int(numbers[places[0]])]
+        for number, places in groups(numbers):
+            shard = self._shards[number]
             assert shard.vectors is not None
             vectors = shard.vectors.take(rows[places] - shard.first_row)
             if len(places) == len(rows):
@@ -287,7 +286,7 @@ class VectorStore:
         return joined(files, numbers, texts - firsts[numbers])
 
     def texts_of(self, rows: np.ndarray) -> np.ndarray:
-        """The text of each vector."""
+        """Return the text of each vector."""
         if self.offsets is None:
             return rows // (self.vectors_per_text or 1)
         texts: np.ndarray = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -303,7 +302,7 @@ class VectorStore:
         for name in names:
             if self._store is not None and fnmatch.fnmatchcase(name, storage.VECTORS):
                 self._store.fetch(name, target / name)
-                storage.check_files(target, {name: self.manifest["files"][name]}, remedy=_REMEDY)
+                storage.check_files(target, {name: self.manifest["files"][name]}, remedy=REMEDY)
                 continue
             try:
                 # Resolve symlinks first: a hard-linked relative symlink would be broken in the target folder.
@@ -318,11 +317,12 @@ class VectorStore:
         path = self.folder / OFFSETS
         if OFFSETS not in self.manifest["files"]:
             return None
-        offsets = _readable(path, lambda: open_array(path, ("<i8",), 1))
-        _readable(path, lambda: check_starts(offsets, self.rows))
-        if len(offsets) != len(self) + 1 or (np.diff(offsets) < 1).any():
-            msg = f"'{path}' does not fit the other files: {len(self)} texts and {self.rows} vectors. Encode again."
-            raise ArtifactError(msg)
+        with reading(path):
+            offsets = open_array(path, ("<i8",), 1)
+            check_starts(offsets, self.rows)
+            if len(offsets) != len(self) + 1 or (np.diff(offsets) < 1).any():
+                msg = f"it does not fit the other files: {len(self)} texts and {self.rows} vectors"
+                raise ValueError(msg)
         return offsets
 
     def _arrange(self, headers: Sequence[MappedRows | RangedRows], weights: list[MappedCsr]) -> Iterator[_Shard]:
@@ -357,7 +357,7 @@ class VectorStore:
         return texts * (self.vectors_per_text or 0) if self.offsets is None else self.offsets[texts]
 
     def _cuts(self, rows: int) -> Iterator[tuple[int, int]]:
-        """Start and end of blocks of at most `rows` vectors, but at least one text, within shards."""
+        """Yield start and end of blocks of at most `rows` vectors, but at least one text, within shards."""
         for start, last in pairwise(self._starts):
             while start < last:
                 if self.offsets is None:
@@ -369,7 +369,7 @@ class VectorStore:
                 start = end
 
     def _between(self, start: int, end: int, *, vectors: bool = True, weights: bool = True) -> VectorBlock:
-        """The texts from `start` to `end`."""
+        """Return the texts from `start` to `end`."""
         rows, matrices = [], []
         for number in range(bisect_right(self._starts, start) - 1, len(self._shards)):
             shard = self._shards[number]
@@ -396,14 +396,6 @@ class VectorStore:
         if self.keyed and vectors is not None:
             keys = self.take_keys(np.arange(*self._rows_of(np.array([start, end]))))
         return VectorBlock(start, end - start, vectors, None if starts is None else np.asarray(starts), weights, keys)
-
-
-def _readable(path: Path, read: Callable[[], Opened]) -> Opened:
-    try:
-        return read()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        msg = f"'{path}' cannot be read ({error}): it is damaged. {_REMEDY}"
-        raise ArtifactError(msg) from error
 
 
 def in_order(paths: Iterable[Path]) -> list[Path]:

@@ -201,7 +201,7 @@ class VectorWriter:
         return counts
 
     def checksums(self) -> dict[str, dict[str, Any]]:
-        """Size and checksum of each file, for the manifest's entry `files`; complete after `finish`."""
+        """Return size and checksum of each file, for the manifest's entry `files`; complete after `finish`."""
         return dict(sorted(self._checksums.items()))
 
     def _record(self, number: int) -> Path:
@@ -214,7 +214,7 @@ class VectorWriter:
         return record
 
     def _first_changed(self, number: int) -> Path | None:
-        """The first file of a shard that changed or is missing; None if all are intact."""
+        """Return the first file of a shard that changed or is missing; None if all are intact."""
         try:
             record = self._read_record(number)
         except ArtifactError:
@@ -309,7 +309,7 @@ def check_shard(
 
 
 def _parts_of(number: int) -> tuple[str, str, str]:
-    """The files of a shard that `finish` joins for the whole folder: its ids, counts and keys."""
+    """Return the files of a shard that `finish` joins for the whole folder: its ids, counts and keys."""
     return f"ids-{number:05d}.txt", f"counts-{number:05d}.npy", f"keys-{number:05d}.npy"
 
 

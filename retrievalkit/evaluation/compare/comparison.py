@@ -216,13 +216,13 @@ class Comparison(Tabular):
         return text + more * (len(self.runs) > 2)
 
     def as_json(self, *, per_query: bool = False) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         value = asdict(replace(self, per_query={}, texts={}, output=None))
         del value["per_query"], value["texts"], value["output"]
         return value | {"per_query": self.per_query} if per_query else value
 
     def to_table(self) -> list[list[str]]:
-        """Rows of text under `HEADER`: one per metric and run, or per pair if a run is compared with several."""
+        """Return rows of text under `HEADER`: one per metric and run, or per pair if a run is compared with several."""
         rows = []
         for mean in self.means:
             start = [mean.metric, mean.run, f"{mean.mean:.4f}", _interval(mean)]
@@ -325,7 +325,7 @@ def render(comparison: Comparison, console: Console) -> None:
 
 
 def judgement(grade: int | None) -> str:
-    """A grade in words."""
+    """Return a grade in words."""
     if grade is None:
         return "not judged"
     return "not relevant" if grade < 1 else "relevant" if grade == 1 else f"relevant ({grade})"

@@ -30,7 +30,7 @@ _MOST_VERDICTS = 12
 
 
 def page_of(output: Path) -> Path | None:
-    """The page written for an output, if any."""
+    """Return the page written for an output, if any."""
     return output if output.suffix in PAGES else None if _is_file(output) else output / PAGE
 
 

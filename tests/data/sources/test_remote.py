@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face and ir_datasets, from this machine, and what is said when they cannot be had."""
+"""Local data sets of Hugging Face and ir_datasets, and errors if a data set is unavailable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A folder that `datasets` takes for a data set with the splits train and test."""
+    """A folder that `datasets` reads as a data set with the splits train and test."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     folder = tmp_path / "data"
@@ -33,7 +33,7 @@ def hub(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_split_is_chosen(hub):
+def test_a_split_is_selected(hub):
     assert read_examples(f"hf:{hub}").rows[0].query_id == "1"
     assert read_examples(f"hf:{hub}", split="test").rows[0].query_id == "2"
     assert read_examples(f"hf:{hub}@test").rows[0].query_id == "2"
@@ -42,14 +42,14 @@ def test_a_split_is_chosen(hub):
 
 
 def test_a_revision_comes_last(hub, monkeypatch):
-    """Where loading scripts are, the hub keeps the data at refs/convert/parquet."""
-    asked = []
+    """For data sets with a loading script, the hub keeps the data at refs/convert/parquet."""
+    calls = []
     load = datasets.load_dataset
     monkeypatch.setattr(
-        datasets, "load_dataset", lambda *names, **how: asked.append((names, how)) or load(*names, split=how["split"])
+        datasets, "load_dataset", lambda *names, **how: calls.append((names, how)) or load(*names, split=how["split"])
     )
     assert read_examples(f"hf:{hub}@test#refs/convert/parquet").rows[0].query_id == "2"
-    assert asked[-1] == ((str(hub), None), {"split": "test", "revision": "refs/convert/parquet"})
+    assert calls[-1] == ((str(hub), None), {"split": "test", "revision": "refs/convert/parquet"})
     with pytest.raises(DataError, match=r"no split 'dev'\. Known: train, test\. Choose one: hf:.*@train#main$"):
         read_examples(f"hf:{hub}#main", split="dev")
 
@@ -63,12 +63,12 @@ def test_a_corpus(tmp_path, hub):
     assert corpus.fingerprint() == open_corpus(f"hf:{hub}").fingerprint()
 
 
-def test_what_cannot_be_had(monkeypatch):
+def test_an_unavailable_data_set_is_reported(monkeypatch):
     with pytest.raises(DataError, match=r"'hf:nobody/nothing' could not be read: .*Check the name and the network"):
         list(open_corpus("hf:nobody/nothing"))
 
 
-def test_the_package_is_asked_for(monkeypatch):
+def test_a_missing_package_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingDependencyError, match=r"'hf:x' needs the package 'datasets'\..* 'retrievalkit\[hf\]'"):
         list(open_corpus("hf:x"))
@@ -107,8 +107,8 @@ def toy(tmp_path):
     docs = JsonlDocs(docs, doc_cls=Doc, count_hint=2)
     whole = ir_datasets.Dataset(docs, TsvQueries(queries), TrecQrels(judged, {0: "irrelevant", 2: "relevant"}))
     registered = {"toy": whole, "toy/docs": ir_datasets.Dataset(docs)}
-    for name, one in registered.items():
-        ir_datasets.registry.register(name, one)
+    for name, data in registered.items():
+        ir_datasets.registry.register(name, data)
     yield
     for name in registered:
         del ir_datasets.registry._registered[name]
@@ -118,7 +118,7 @@ def test_ir_datasets(toy):
     """Passages with their fields, queries, judgements and examples; the name determines the fingerprint."""
     first, second = open_corpus("irds:toy")
     assert (first.id, first.title, first.text) == ("d1", "Violin", "Violin A string instrument.")
-    assert [one.fields for one in (first, second)] == [{"year": "1550"}, {"year": "1300"}]
+    assert [passage.fields for passage in (first, second)] == [{"year": "1550"}, {"year": "1300"}]
     assert read_queries("irds:toy") == [Query("q1", "what is a violin")]
     assert read_qrels("irds:toy") == {"q1": {"d1": 2, "d2": 0}}
     assert read_examples("irds:toy").rows[0].positives == ("d1",)
@@ -133,12 +133,6 @@ def test_an_ir_dataset_is_indexed_searched_and_evaluated(toy, tmp_path):
     assert index.search("violin instrument", filter="year > 1400")[0].fields == {"year": "1550"}
     run = index.search(Path("irds:toy"))
     assert run.evaluate("irds:toy", ["RR"])["RR"] == 1
-
-
-def test_an_ir_dataset_has_training_examples_and_a_dev_set(toy, tmp_path, tiny_model):
-    options = {"epochs": 0, "pooler": "mean", "corpus": "irds:toy", "dev": "irds:toy"}
-    checkpoint = rk.train(tiny_model, "irds:toy", output=tmp_path / "out", **options)
-    assert (checkpoint.manifest["counts"]["examples"], checkpoint.manifest["dev"]["questions"]) == (1, 1)
 
 
 def test_mistakes_about_ir_datasets(toy):

@@ -1,4 +1,4 @@
-"""One source behind every address, and sources that a plugin brings in one file."""
+"""Sources by address, and sources from a plugin in a local file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from retrievalkit.data.sources import Source
 
 
 class Films(Source):
-    """Films: `films:NUMBER` has so many."""
+    """Films: `films:NUMBER` has this number of films."""
 
     def passages(self):
         for number in range(int(self.name)):
@@ -41,7 +41,7 @@ class Films(Source):
 
 
 class Lines(Source):
-    """One passage a line: `old.lines`."""
+    """A passage per line: `old.lines`."""
 
     reads_files = True
 
@@ -52,7 +52,7 @@ class Lines(Source):
 
 
 class NoSource:
-    """Not what it should be."""
+    """A class that is not a Source."""
 
     def __init__(self, name):
         self.name = name
@@ -76,12 +76,12 @@ def films(tmp_path, monkeypatch, fresh_registry):
 
 
 def run(*arguments):
-    ran = CliRunner().invoke(main, [str(one) for one in arguments])
+    ran = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert ran.exit_code == 0, ran.output
     return ran.output
 
 
-def test_a_plugins_source_gives_every_part(films):
+def test_a_plugins_source_has_all_parts(films):
     corpus = open_corpus("films:3")
     assert corpus.get("f1") == Passage("f1", "Film 1", "the plot of part 1")
     assert (len(corpus), open_corpus("films:3").expected_size()) == (3, 3)
@@ -96,7 +96,7 @@ def test_a_plugins_source_gives_every_part(films):
 
 
 def test_the_command_line_reads_from_a_plugins_source(films, tmp_path, tiny_model):
-    """Index, search, evaluate, mine, train and convert take it where they take a file."""
+    """Index, search, evaluate, mine, train, encode and convert accept it in place of a file."""
     run("index", "films:5", "--indexer", "overlap", "--output", tmp_path / "index")
     run("search", tmp_path / "index", "--queries", "films:5", "--k", 4, "--output", tmp_path / "run.trec")
     run("evaluate", tmp_path / "run.trec", "--qrels", "films:5")
@@ -112,7 +112,7 @@ def test_the_command_line_reads_from_a_plugins_source(films, tmp_path, tiny_mode
     assert list(open_corpus(tmp_path / "converted")) == list(open_corpus("films:5"))
 
 
-def test_a_plugins_file_format_is_known_by_the_ending(films, tmp_path):
+def test_a_plugins_file_format_is_detected_by_the_extension(films, tmp_path):
     """Registered as "lines", it reads old.lines, with and without the prefix."""
     file = tmp_path / "old.lines"
     file.write_text("one\ntwo\n")
@@ -126,7 +126,7 @@ def test_a_part_that_a_source_lacks_is_refused(films, tmp_path):
         read_queries(tmp_path / "a.lines")
 
 
-def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_brings_it(monkeypatch, fresh_registry):
+def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_provides_it(monkeypatch, fresh_registry):
     monkeypatch.setenv("RKIT_PLUGINS", "")
     fresh_registry()
     with pytest.raises(MissingDependencyError, match=r"'pydoc:click' needs .* pip install retrievalkit-pydoc"):
@@ -148,7 +148,7 @@ def test_a_file_with_a_colon_in_its_name_is_a_file(tmp_path, monkeypatch):
     assert split_prefix("irds:beir/fiqa") == ("irds", "beir/fiqa")
 
 
-def test_a_folder_says_what_it_has(tiny_collection, tmp_path):
+def test_parts_and_splits_of_a_folder(tiny_collection, tmp_path):
     source = open_source(tiny_collection.folder)
     assert source.parts() == ("passages", "queries", "judgements")
     assert source.splits() == ["test", "train"]
@@ -162,7 +162,7 @@ EXAMPLE = '{"query_id": "1", "query": "x", "positives": ["corpus.jsonl"], "negat
 
 
 def filled(folder, names):
-    """A folder of files, each a passage of its own unless its name has other content."""
+    """Create a folder of files, each with a passage or, depending on its name, a training example."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,13 +181,13 @@ def filled(folder, names):
     ],
 )
 def test_files_of_a_folder_that_are_not_read_are_counted_and_named(tmp_path, read, unread, others):
-    """Other parts of a collection, a README and hidden files are not among them; --strict refuses the rest."""
+    """Other parts of a collection, READMEs and hidden files are not counted; --strict refuses the rest."""
     folder = filled(tmp_path / "data", f"{read} {unread} {others}".split())
     (folder / "empty").mkdir()
     command = ["convert", str(folder), str(tmp_path / "out.jsonl"), "--kind", "corpus"]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
-    assert sorted(one.id for one in open_corpus(tmp_path / "out.jsonl")) == sorted(read.split())
+    assert sorted(passage.id for passage in open_corpus(tmp_path / "out.jsonl")) == sorted(read.split())
     count = len(unread.split())
     assert done.stderr.count("\n") == (count > 0)
     assert not count or f"{count} of the {count + len(read.split())} files" in done.stderr
@@ -206,7 +206,7 @@ def test_files_of_a_folder_that_are_not_read_are_counted_and_named(tmp_path, rea
     ],
 )
 def test_other_files_of_the_same_part_are_named(tmp_path, capsys, part, read, unread, others):
-    """A folder is read for one file of queries, of judgements and of examples; more of them may be shards."""
+    """Only one file of queries, judgements or examples is read; others may be shards."""
     folder = filled(tmp_path / "data", f"{read} {unread} {others}".split())
     if part == "judgements":
         (folder / read).write_text("1 0 a 1\n")

@@ -1,4 +1,4 @@
-"""Arrays that a stranger may have made: a header that is not the file's is refused, and never believed."""
+"""Arrays from untrusted files: wrong headers are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def saved(array):
 
 
 def headed(shape, dtype="'<i4'", *, content=b"\0" * 16, order="False"):
-    """An .npy file with a header of its own."""
+    """Create an .npy file with this header."""
     text = f"{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + content
@@ -33,7 +33,7 @@ def headed(shape, dtype="'<i4'", *, content=b"\0" * 16, order="False"):
 
 @pytest.mark.parametrize("shape", [(), (4,), (0,), (2, 3), (0, 5)])
 @pytest.mark.parametrize("dtype", ["<i4", "<i8", "<f2", "<f4"])
-def test_what_numpy_saves_is_mapped(tmp_path, shape, dtype):
+def test_arrays_that_numpy_saves_are_mapped(tmp_path, shape, dtype):
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     np.save(tmp_path / "a.npy", array)
     opened = open_array(tmp_path / "a.npy", (dtype,), len(shape))
@@ -66,25 +66,18 @@ def test_what_numpy_saves_is_mapped(tmp_path, shape, dtype):
         headed(f"({'9' * 5000},)"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path, content):
-    """About its type, its shape or its size; nothing is evaluated and nothing is read outside of the file."""
+def test_a_wrong_header_is_refused(tmp_path, content):
+    """Wrong type, shape or size: nothing is evaluated, and nothing outside the file is read."""
     (tmp_path / "a.npy").write_bytes(content)
     with pytest.raises(ValueError, match=r"^(it does not start|it is an array|an array|Exceeds the limit)"):
         open_array(tmp_path / "a.npy", ("<i4",), 1)
-
-
-@pytest.mark.parametrize("shape", ["(2, -2)", "(-2, -2)", "(True, 4)", f"({2**62}, 4)", "(1000000, 32)"])
-def test_a_shape_of_two_numbers_that_lies_is_refused(tmp_path, shape):
-    (tmp_path / "a.npy").write_bytes(headed(shape))
-    with pytest.raises(ValueError, match=r"^(it |an array)"):
-        open_array(tmp_path / "a.npy", ("<i4",), 2)
 
 
 MATRIX = scipy.sparse.csr_matrix(np.array([[0, 1, 2], [0, 0, 0], [3, 0, 4]], dtype=np.float32))
 
 
 def archive(folder, **changes):
-    """The matrix as scipy saves it, with other members."""
+    """Write the matrix like scipy, with some members replaced."""
     arrays = {"indices": MATRIX.indices, "indptr": MATRIX.indptr, "format": np.array(b"csr"), "data": MATRIX.data}
     arrays |= {"shape": np.array(MATRIX.shape)} | changes
     with zipfile.ZipFile(folder / "m.npz", "w") as written:
@@ -128,16 +121,16 @@ def test_a_matrix_that_does_not_fit_is_refused(tmp_path, changes):
     ],
 )
 def test_columns_and_weights_are_checked_when_they_are_read(tmp_path, changes):
-    """A column outside of the vocabulary would be written outside of an array."""
+    """A column outside the vocabulary would be written outside an array."""
     mapped = MappedCsr(archive(tmp_path, **changes))
     for read in (lambda: mapped.rows(0, 3), lambda: mapped.take(np.array([2, 0]))):
-        with pytest.raises(ArtifactError, match=r"m\.npz' is damaged: it holds numbers"):
+        with pytest.raises(ArtifactError, match=r"m\.npz' cannot be read .it holds numbers"):
             read()
 
 
 @pytest.mark.parametrize("place", ["local", "central"])
-def test_zip_tables_that_lie_are_refused(tmp_path, place):
-    """Random bytes in the tables of the archive: refused, or without effect."""
+def test_wrong_zip_tables_are_refused(tmp_path, place):
+    """Random bytes in the tables of the archive are refused or have no effect."""
     scipy.sparse.save_npz(tmp_path / "m.npz", MATRIX, compressed=False)
     content, random = (tmp_path / "m.npz").read_bytes(), np.random.default_rng(0)
     signature = b"PK\x03\x04" if place == "local" else b"PK\x01\x02"
@@ -178,13 +171,13 @@ def test_spread_lists_the_elements_of_runs(counts, data):
     starts = np.cumsum([0, *counts])
     wanted = np.array(data.draw(st.lists(st.integers(0, len(counts) - 1), max_size=9)), dtype=np.int64)
     places, new = spread(starts, wanted)
-    parts = [list(range(starts[one], starts[one + 1])) for one in wanted]
+    parts = [list(range(starts[run], starts[run + 1])) for run in wanted]
     assert places.tolist() == [place for part in parts for place in part]
     assert [places[start:end].tolist() for start, end in itertools.pairwise(new)] == parts
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_numbers_that_are_not_finite_are_found(dtype):
+def test_numbers_that_are_not_finite_are_refused(dtype):
     """Infinities of either sign and NaN; the largest and the smallest numbers are finite."""
     check_finite(np.array([0, np.finfo(dtype).max, np.finfo(dtype).min, np.finfo(dtype).tiny], dtype=dtype))
     for value in (np.nan, np.inf, -np.inf):

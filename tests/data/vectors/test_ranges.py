@@ -1,4 +1,4 @@
-"""Vectors in an object store: shards are sent as they are completed, and read by range."""
+"""Vectors in an object store: shards are uploaded when they are complete, and read by byte range."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def shard(number, *, varied=False):
 
 
 def write(folder, numbers, *, store=None, identity="one", finish=True, varied=False):
-    """Write shards as an encoding does that is killed if it does not finish; returns those it found complete."""
+    """Write shards; `finish=False` stands for a killed encoding. Return the shards that were complete before."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = VectorWriter(folder, identity={"of": identity}, store=store)
-    found = writer.completed_shards()[0]
+    complete = writer.completed_shards()[0]
     for number in numbers:
         ids, rows, counts = shard(number, varied=varied)
         writer.write_shard(number, ids, rows, counts=counts)
     if finish:
         writer.finish()
-    return found
+    return complete
 
 
 def send(folder, numbers, *, identity="one", finish=True, overwrite=False, varied=False):
-    """The same into the store; the folder of the first command is lost."""
+    """Write shards to the store; the local folder is lost."""
     with storage.sent(_URL, overwrite=overwrite) as place:
         store = storage.store_of(place)
-        found = write(folder / ".x.partial", numbers, store=store, identity=identity, finish=finish, varied=varied)
+        complete = write(folder / ".x.partial", numbers, store=store, identity=identity, finish=finish, varied=varied)
         if finish:
             (folder / ".x.partial").rename(place)
-    return found
+    return complete
 
 
-def test_a_writer_goes_on_after_the_shards_that_the_store_has(memory, tmp_path):
+def test_a_writer_continues_after_the_shards_in_the_store(memory, tmp_path):
     assert send(tmp_path / "a", [0, 2], finish=False) == frozenset()
     assert not list(tmp_path.rglob("vectors-*.npy"))
     memory.rm("/store/vectors/vectors-00002.npy")
@@ -54,23 +54,23 @@ def test_a_writer_goes_on_after_the_shards_that_the_store_has(memory, tmp_path):
     assert names == {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
 
 
-def test_shards_of_other_texts_are_not_taken(memory, tmp_path):
+def test_shards_of_other_texts_are_not_reused(memory, tmp_path):
     send(tmp_path / "a", [0, 1], finish=False)
     assert send(tmp_path / "b", [0, 1], identity="two") == frozenset()
-    # Nor is a folder that is being replaced taken for the old one meanwhile.
+    # A folder that is being replaced is not mistaken for the old folder.
     send(tmp_path / "c", [0], identity="three", finish=False, overwrite=True)
     assert not memory.exists("/store/vectors/manifest.json")
 
 
 @pytest.mark.parametrize("varied", [False, True])
-def test_rows_in_a_store_are_those_of_a_folder(varied, memory, tmp_path):
+def test_rows_in_a_store_equal_rows_in_a_folder(varied, memory, tmp_path):
     write(tmp_path / "here", [0, 1, 2], varied=varied)
     send(tmp_path / "a", [0, 1, 2], varied=varied)
     here, there = VectorStore(tmp_path / "here"), VectorStore(storage.local(_URL))
     assert (there.rows, there.vectors_per_text, list(there.ids)) == (here.rows, here.vectors_per_text, list(here.ids))
     for rows in (1, 4, 100):
-        for one, other in zip(there.blocks(rows), here.blocks(rows), strict=True):
-            np.testing.assert_array_equal(one.vectors, other.vectors)
+        for block, expected in zip(there.blocks(rows), here.blocks(rows), strict=True):
+            np.testing.assert_array_equal(block.vectors, expected.vectors)
     for texts in ([3, 3, 14, 0], [7], [0, 14]):
         np.testing.assert_array_equal(there.take(np.array(texts)).vectors, here.take(np.array(texts)).vectors)
     there.link(tmp_path / "copy")
@@ -94,16 +94,16 @@ def test_numbers_that_are_not_finite_and_wrong_checksums_are_refused(memory, tmp
         VectorStore(storage.local(_URL))
 
 
-def test_a_block_is_read_while_the_one_before_is_used():
-    begun = []
+def test_items_are_read_ahead():
+    started = []
 
     def items():
         for number in range(3):
-            begun.append(number)
+            started.append(number)
             yield number
 
     reading = read_ahead(items())
     assert [next(reading), *reading] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         list(read_ahead(1 // number for number in (1, 0)))
-    assert begun == [0, 1, 2]
+    assert started == [0, 1, 2]

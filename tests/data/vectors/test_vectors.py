@@ -1,4 +1,4 @@
-"""The vectors/ folder: what is written is read back, resumes after a kill, and damage is found."""
+"""The vectors/ folder: writing, reading, resuming after a kill, and damage."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def ragged(counts, start=0, weights=None):
     return ids[: len(counts)], rows[:, 0], np.array(counts), weights
 
 
-def test_uniform_vectors_come_back_in_order(tmp_path):
-    """Two shards of three vectors a text are read with the first text's row of each; counts may say the same."""
+def test_uniform_vectors_are_read_back_in_order(tmp_path):
+    """Two shards with three vectors per text; equal counts need no offsets."""
     shards = [uniform(5, 3), uniform(2, 3, start=5)]
     store = write(tmp_path / "v", shards)
     assert (len(store), store.dim, store.rows, store.vectors_per_text, store.offsets) == (7, 4, 21, 3, None)
@@ -56,14 +56,14 @@ def test_uniform_vectors_come_back_in_order(tmp_path):
     rows=st.integers(1, 12),
 )
 def test_blocks_cover_every_text_once(tmp_path_factory, counts, rows):
-    """Blocks hold whole texts, in order, and at most the rows asked for unless one text has more."""
+    """Blocks contain whole texts in order, and at most `rows` vectors unless a single text has more."""
     shards, start = [], 0
-    for one in counts:
-        weights = scipy.sparse.random(len(one), 7, density=0.5, random_state=start, dtype=np.float32)
-        shards.append(ragged(one, start=start, weights=weights))
-        start += len(one)
+    for shard_counts in counts:
+        weights = scipy.sparse.random(len(shard_counts), 7, density=0.5, random_state=start, dtype=np.float32)
+        shards.append(ragged(shard_counts, start=start, weights=weights))
+        start += len(shard_counts)
     store = write(tmp_path_factory.mktemp("v"), shards)
-    flat = [count for one in counts for count in one]
+    flat = [count for shard_counts in counts for count in shard_counts]
     if store.offsets is not None:
         assert store.offsets.tolist() == [0, *np.cumsum(flat)]
     assert (store.vectors_per_text is None) == (len(set(flat)) > 1)
@@ -84,7 +84,7 @@ def test_blocks_cover_every_text_once(tmp_path_factory, counts, rows):
 
 
 def test_only_shards_of_the_same_encoding_are_kept(tmp_path):
-    """And nothing else is removed."""
+    """Other files are not removed."""
     (partial := tmp_path / ".v.partial").mkdir()
     VectorWriter(partial, identity={"model": "a"}).write_shard(0, *uniform(2, 1)[:2])
     assert VectorWriter(partial, identity={"model": "a"}).completed_shards() == ({0}, None)
@@ -108,13 +108,19 @@ THREE, ROWS = ["a", "b", "c"], np.zeros((3, 2), np.float32)
 @pytest.mark.parametrize(
     ("ids", "vectors", "more", "error", "message"),
     [
-        *(([one], ROWS[:1, None], {}, DataError, "an id may not be empty") for one in ("a\nb", "a\tb", "a\rb", "")),
-        *((THREE, with_value(one), {}, RetrievalkitError, "'b'") for one in (np.nan, np.inf)),
         *(
-            (THREE, None, {"weights": np.array([[1], [2], [one]])}, RetrievalkitError, "'c'")
-            for one in (np.nan, np.inf)
+            ([identifier], ROWS[:1, None], {}, DataError, "an id may not be empty")
+            for identifier in ("a\nb", "a\tb", "a\rb", "")
         ),
-        *((THREE, ROWS, {"counts": np.array(one)}, ValueError, "do not fit") for one in ([1, 1], [1, 1, 2], [3, 0, 0])),
+        *((THREE, with_value(number), {}, RetrievalkitError, "'b'") for number in (np.nan, np.inf)),
+        *(
+            (THREE, None, {"weights": np.array([[1], [2], [number]])}, RetrievalkitError, "'c'")
+            for number in (np.nan, np.inf)
+        ),
+        *(
+            (THREE, ROWS, {"counts": np.array(counts)}, ValueError, "do not fit")
+            for counts in ([1, 1], [1, 1, 2], [3, 0, 0])
+        ),
         ([], np.zeros((0, 1, 2), np.float32), {}, ValueError, "has no text"),
     ],
 )
@@ -126,7 +132,7 @@ def test_wrong_shards_are_refused(tmp_path, ids, vectors, more, error, message):
         writer.finish()
 
 
-def test_files_that_do_not_fit_each_other_are_found(tmp_path):
+def test_inconsistent_files_are_refused(tmp_path):
     write(tmp_path / "v", [uniform(5, 3)])
     (tmp_path / "v" / "ids.txt").write_text("a\nb\n")
     manifest = json.loads((tmp_path / "v" / "manifest.json").read_text())
@@ -136,7 +142,7 @@ def test_files_that_do_not_fit_each_other_are_found(tmp_path):
         VectorStore(tmp_path / "v")
 
 
-def test_a_linked_folder_is_the_same_and_shares_its_space(tmp_path):
+def test_a_linked_folder_is_equal_and_shares_its_files(tmp_path):
     store = write(tmp_path / "v", [ragged([1, 3])])
     store.link(tmp_path / "w")
     for path in (tmp_path / "v").iterdir():

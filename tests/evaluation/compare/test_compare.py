@@ -1,11 +1,10 @@
-"""Comparison of runs: figures, the terminal, and what `--output` writes."""
+"""Comparison of runs: figures, terminal output and files."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,10 @@ from retrievalkit.errors import ArtifactError, DataError, InputError, OptionErro
 from retrievalkit.evaluation.compare.compare import compare
 from retrievalkit.evaluation.compare.comparison import HEADER, render
 from retrievalkit.evaluation.compare.page import comparison_page
-from retrievalkit.evaluation.compare.plot import draw_differences, draw_means
 
 
 def run_of(ranks):
-    """A run in which the one relevant document of query i, "r", has this rank (0: not found)."""
+    """Create a run with the relevant document "r" of query i at this rank; 0 = not retrieved."""
     return {
         f"q{number}": [("r" if place == rank else f"d{place}", 10.0 - place) for place in range(1, 5)]
         for number, rank in enumerate(ranks)
@@ -36,7 +34,7 @@ JUDGED = {f"q{number}": {"r": 1} for number in range(4)}
 RANKED = {"first": run_of([2, 2, 0, 1]), "better": run_of([1, 1, 1, 1]), "mixed": run_of([4, 1, 0, 2])}
 # RR@10: first .5 .5 0 1; better 1 1 1 1; mixed .25 1 0 .5
 EIGHT = {f"q{n}": {"r": 1} for n in range(8)}
-SHOWN = {name: {query: [(one, 2.0), ("z", 1.0)] for query in EIGHT} for name, one in (("a", "r"), ("b", "no"))}
+SHOWN = {name: {query: [(first, 2.0), ("z", 1.0)] for query in EIGHT} for name, first in (("a", "r"), ("b", "no"))}
 QRELS = {f"q{n}": {f"d{n}": 1, "both": 2, "bad": 0, "lost": 1} for n in range(6)}
 PASSAGES = [Passage(f"d{n}", f"Title {n}", f"What <b>is</b> asked in number {n} & more.") for n in range(6)]
 PASSAGES += [Passage("both", "", "For all of them."), Passage("bad", "Bad & worse", "Nothing."), Passage("x", "", "X.")]
@@ -52,8 +50,8 @@ def compared(runs=RANKED, qrels=JUDGED, metrics="RR@10", **options):
 
 def test_a_comparison_by_hand():
     found = compared(examples=1, queries=[Query("q2", "what [is] lost?")])
-    assert [(one.run, one.mean) for one in found.means] == [("first", 0.5), ("better", 1.0), ("mixed", 0.4375)]
-    assert {one.queries for one in found.means} == {4}
+    assert [(mean.run, mean.mean) for mean in found.means] == [("first", 0.5), ("better", 1.0), ("mixed", 0.4375)]
+    assert {mean.queries for mean in found.means} == {4}
     better, mixed = found.differences
     assert (better.run, better.against, better.difference) == ("better", "first", 0.5)
     assert (better.wins, better.ties, better.losses) == (3, 1, 0)
@@ -63,12 +61,12 @@ def test_a_comparison_by_hand():
     assert (better.p_corrected, mixed.p_corrected) == (0.5, 1.0)
     (most,) = better.largest
     assert (most.query_id, most.text, most.value, most.against) == ("q2", "what [is] lost?", 1.0, 0.0)
-    assert [one.query_id for one in mixed.largest] == ["q1", "q3"]
-    assert all(one.low <= one.mean <= one.high for one in found.means)
-    assert all(one.low <= one.difference <= one.high for one in found.differences)
+    assert [query.query_id for query in mixed.largest] == ["q1", "q3"]
+    assert all(mean.low <= mean.mean <= mean.high for mean in found.means)
+    assert all(pair.low <= pair.difference <= pair.high for pair in found.differences)
     assert found.differences == compared(metrics="RR@10 P@1", examples=1, queries={"q2": most.text}).differences[:2]
     rows = found.to_table()
-    assert [row[:3] for row in rows] == [["RR@10", one.run, f"{one.mean:.4f}"] for one in found.means]
+    assert [row[:3] for row in rows] == [["RR@10", mean.run, f"{mean.mean:.4f}"] for mean in found.means]
     assert (rows[0][4:], rows[1][4:6], rows[1][7:9]) == (["-"] * 8, ["first", "+0.5000"], ["0.2500", "0.5000"])
     assert (rows[2][-1], len(rows[2])) == ("1/1/2", len(HEADER))
     written = json.loads(json.dumps(found.as_json()))
@@ -92,14 +90,14 @@ def test_a_comparison_by_hand():
 )
 def test_runs_are_compared_with_the_baseline(baseline, pairs):
     found = compared(baseline=baseline)
-    assert [f"{one.run}-{one.against}" for one in found.differences] == pairs
+    assert [f"{pair.run}-{pair.against}" for pair in found.differences] == pairs
     assert found.baseline == (baseline or "first")
     assert len(found.to_table()) == (4 if baseline == "all" else 3)
 
 
 SELF = {"a": {"x": [("x", 2.0), ("y", 1.0)]}, "b": {"x": [("y", 1.0)]}}
 TIED = {"a": {"q0": [("d0", 1.0), ("x", 1.0)]}, "b": {"q0": [("d0", 1.0)]}}
-THREE = {"all": RANKED["better"], "three": {one: RANKED["better"][one] for one in ("q0", "q2", "q3")}}
+THREE = {"all": RANKED["better"], "three": {query: RANKED["better"][query] for query in ("q0", "q2", "q3")}}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_equal_runs_do_not_differ_and_seeds_matter():
     assert first.means[0].low != other.means[0].low
 
 
-def test_first_documents_come_with_their_judgements():
+def test_top_hits_have_judgements():
     (found,) = compared(RUNS, QRELS, "RR(rel=1)@10", queries=QUERIES, corpus=PASSAGES, examples=1).differences
     won, lost = found.largest
     assert (won.query_id, lost.query_id) == ("q0", "q5")
@@ -148,12 +146,12 @@ def test_first_documents_come_with_their_judgements():
 
 
 def text_of(page):
-    """The texts of a page, a line each."""
+    """Return the texts of a page, one per line."""
     body = page.partition("<main>")[2].partition("<script>")[0]
     return re.sub(r"\s*\n\s*", "\n", re.sub(r"<[^>]+>", "\n", body))
 
 
-def test_the_page_shows_all_of_it(monkeypatch):
+def test_the_page_shows_all_results(monkeypatch):
     html = comparison_page(compared(RUNS, QRELS, "RR@10 nDCG@10", queries=QUERIES, corpus=PASSAGES))
     page = text_of(html)
     for text in (
@@ -174,15 +172,15 @@ def test_a_difference_is_coloured_and_named_only_if_it_is_significant(monkeypatc
     monkeypatch.delenv("NO_COLOR", raising=False)
     for runs, qrels, significant in ((SHOWN, EIGHT, True), (RUNS, QRELS, False)):
         found = compared(runs, qrels, "RR@10" if significant else "RR(rel=1)@10")
-        (one,) = found.differences
-        assert found.shows(one) is significant
+        (pair,) = found.differences
+        assert found.shows(pair) is significant
         page = comparison_page(found)
-        assert f'<span class="{"bad" if significant else ""}">{one.difference:+.4f}</span>' in page
+        assert f'<span class="{"bad" if significant else ""}">{pair.difference:+.4f}</span>' in page
         assert ("b is\nworse\nthan a (-1.0000 [-1.0000, -1.0000], p = 0.0078)." in text_of(page)) is significant
         assert ("▼ 0.0000" in text_of(page)) is significant
         stream = io.StringIO()
         render(found, Console(file=stream, width=200, force_terminal=True, color_system="standard"))
-        red = re.search(rf"\x1b\[1;31m *{re.escape(f'{one.difference:+.4f}')}", stream.getvalue())
+        red = re.search(rf"\x1b\[1;31m *{re.escape(f'{pair.difference:+.4f}')}", stream.getvalue())
         assert ((red is not None), "\x1b[1;32m" in stream.getvalue()) == (significant, False)
     page = text_of(comparison_page(compared(dict(reversed(SHOWN.items())), EIGHT)))
     assert "a is\nbetter\nthan b" in page
@@ -190,28 +188,9 @@ def test_a_difference_is_coloured_and_named_only_if_it_is_significant(monkeypatc
     assert "▼" not in text_of(comparison_page(compared(SHOWN, EIGHT, baseline="all")))
 
 
-def size(png):
-    assert png.startswith(b"\x89PNG")
-    return struct.unpack(">II", png[16:24])
-
-
-def test_pictures_grow_with_what_they_show_and_have_a_dark_twin():
-    two = compared(RUNS, QRELS)
-    more = compared(RUNS | {"$x$_third": FIRST}, QRELS, "RR@10 P@1", baseline="all")
-    assert size(draw_differences(more, "RR@10").light)[1] == 3 * size(draw_differences(two, "RR@10").light)[1]
-    drawn = draw_means(two)
-    assert size(draw_means(more).light)[0] > size(drawn.light)[0]
-    assert drawn.light != drawn.dark
-    assert size(drawn.light) == size(drawn.dark)
-    assert drawn.width / 96 == size(drawn.light)[0] / 160
-    many = {name: {f"q{n}": [("r" if n % 3 < k else "no", 1.0)] for n in range(900)} for k, name in enumerate("ab")}
-    found = compared(many, {query: {"r": 1} for query in many["a"]})
-    assert size(draw_differences(found, "RR@10").light)[0] > 1000
-
-
 @pytest.mark.parametrize(("count", "name"), [(2, "short"), (5, "a-run-with-a-long-name"), (15, "x" * 90)])
 def test_a_narrow_terminal_shows_whole_names_on_one_screen(count, name):
-    """The queries that differ most are on the page where there are several pairs."""
+    """With several pairs, only the page shows the queries that differ most."""
     runs = {f"{name}-{number}": RANKED["first" if number else "better"] for number in range(count)}
     stream = io.StringIO()
     render(compared(runs), Console(file=stream, width=80))
@@ -223,15 +202,17 @@ def test_a_narrow_terminal_shows_whole_names_on_one_screen(count, name):
 
 @pytest.fixture
 def rkit(tmp_path, monkeypatch):
-    """Runs `rkit compare` in a folder with the runs, judgements, queries and passages as files."""
+    """`rkit compare` in a folder with the runs, judgements, queries and passages as files."""
     monkeypatch.chdir(tmp_path)
     for name, run in RUNS.items():
         write_run(f"{name}.trec", run)
-    lines = [f"{query} 0 {one} {grade}\n" for query, judged in QRELS.items() for one, grade in judged.items()]
+    lines = [f"{query} 0 {document} {grade}\n" for query, judged in QRELS.items() for document, grade in judged.items()]
     (tmp_path / "qrels").write_text("".join(lines))
     texts = [json.dumps({"_id": query.id, "text": query.text}) + "\n" for query in QUERIES]
     (tmp_path / "queries.jsonl").write_text("".join(texts))
-    rows = [json.dumps({"_id": one.id, "title": one.title, "text": one.text}) + "\n" for one in PASSAGES]
+    rows = [
+        json.dumps({"_id": passage.id, "title": passage.title, "text": passage.text}) + "\n" for passage in PASSAGES
+    ]
     (tmp_path / "corpus.jsonl").write_text("".join(rows))
     fixed = ["compare", "first.trec", "second.trec", "--qrels", "qrels"]
     return lambda words: CliRunner().invoke(main, [*fixed, *words.split()])
@@ -260,7 +241,7 @@ def test_a_folder_has_page_pictures_and_figures(rkit, tmp_path):
     assert sorted(manifest["inputs"]) == ["qrels", "queries", "run first", "run second"]
 
 
-def test_a_folder_is_replaced_only_when_asked_by_equal_bytes(rkit, tmp_path):
+def test_a_folder_is_replaced_only_with_overwrite_and_with_equal_bytes(rkit, tmp_path):
     assert rkit("--output out --no-plot").exit_code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     refused = rkit("--output out")
@@ -273,7 +254,7 @@ def test_a_folder_is_replaced_only_when_asked_by_equal_bytes(rkit, tmp_path):
     ("name", "start"),
     [("t.csv", "metric,run,mean"), ("t.md", "| metric | run | mean"), ("t.tex", "\\begin{tabular}{llrrl")],
 )
-def test_a_table_has_the_form_of_its_name(rkit, tmp_path, name, start):
+def test_the_extension_selects_the_format_of_a_table(rkit, tmp_path, name, start):
     ran = rkit(f"--output {name} --metrics RR@10 --metrics P@1")
     assert ran.exit_code == 0, ran.output
     written = (tmp_path / name).read_text()
@@ -320,7 +301,11 @@ def test_runs_from_files_are_named_after_them(tmp_path):
     [
         (InputError, "at least two runs, not 1", {"runs": {"a": FIRST}}),
         (InputError, "no query of run 'b' is in the qrels", {"runs": {"a": FIRST, "b": {"z": [("d", 1.0)]}}}),
-        (InputError, "no query has a value", {"runs": {one: {one: FIRST[one]} for one in ("q0", "q1")}, "over": "run"}),
+        (
+            InputError,
+            "no query has a value",
+            {"runs": {query: {query: FIRST[query]} for query in ("q0", "q1")}, "over": "run"},
+        ),
         (UnknownNameError, "did you mean 'second'", {"baseline": "secnd"}),
         (UnknownNameError, "unknown metric", {"metrics": "MPR@3"}),
         (OptionError, "confidence", {"confidence": 95}),
@@ -329,6 +314,6 @@ def test_runs_from_files_are_named_after_them(tmp_path):
         (ArtifactError, "exists already", {"output": Path(__file__).parent, "qrels": {"unread": {"no": 1}}}),
     ],
 )
-def test_what_cannot_be_compared_is_refused(error, message, options):
+def test_invalid_comparisons_are_refused(error, message, options):
     with pytest.raises(error, match=message):
         compared(**{"runs": RUNS, "qrels": QRELS, **options})

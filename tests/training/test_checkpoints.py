@@ -74,7 +74,7 @@ def damage(path, how):
 
 
 @forks
-def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, tmp_path):
+def test_a_state_has_everything_to_resume_from(cut_off, resume, whole, tmp_path):
     """What lies beside the states comes back with them: the log, the best state so far, the negatives in use."""
     names = {path.relative_to(cut_off).as_posix() for path in files_of(cut_off)}
     expected = {"model.safetensors", "optimizer.pt", "random-0.pt", "progress.json"}
@@ -89,7 +89,7 @@ def test_a_state_holds_all_that_a_training_goes_on_with(cut_off, resume, whole, 
 
 
 @forks
-def test_a_training_that_lacks_its_name_alone_is_not_done_again(resume, whole, tmp_path):
+def test_a_complete_training_is_only_renamed(resume, whole, tmp_path):
     """It was killed while its states were removed: half of one is still there."""
 
     def killed():
@@ -158,7 +158,7 @@ def test_no_pickle_runs(cut_off, resume, tmp_path, name, old):
 
 
 @forks
-def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
+def test_an_unlisted_file_is_refused(cut_off):
     (cut_off / "scaler.pt").write_bytes(b"")
     with pytest.raises(ArtifactError, match=r"scaler\.pt' is not listed in"):
         checkpoints.choose(cut_off.parent, processes=1)
@@ -173,7 +173,7 @@ def test_a_file_that_does_not_belong_to_a_state_is_refused(cut_off):
     ],
     ids=lambda text: text[:40] or "empty",
 )
-def test_a_description_of_any_form_is_refused_with_a_message(cut_off, text):
+def test_an_invalid_description_is_refused(cut_off, text):
     (cut_off / "state.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"state\.json' is (damaged|not valid JSON)"):
         checkpoints.choose(cut_off.parent, processes=1)
@@ -181,7 +181,7 @@ def test_a_description_of_any_form_is_refused_with_a_message(cut_off, text):
 
 @forks
 @pytest.mark.parametrize("name", ["optimizer.pt", "random-0.pt", "model.safetensors", "progress.json", "a step"])
-def test_a_file_of_another_form_that_is_said_to_be_whole_is_refused(cut_off, resume, tmp_path, name):
+def test_a_file_of_another_form_with_a_correct_checksum_is_refused(cut_off, resume, tmp_path, name):
     """No traceback: the state was made by hand."""
     if name.endswith(".safetensors"):
         (cut_off / name).write_bytes(struct.pack("<Q", 2) + b"{}")

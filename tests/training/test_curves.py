@@ -27,7 +27,7 @@ def test_every_logged_value_is_drawn_over_the_steps(tmp_path):
     assert "training.html" in NOT_WEIGHTS
 
 
-def test_pace_and_memory_have_a_page_of_their_own(tmp_path):
+def test_pace_and_memory_have_a_separate_page(tmp_path):
     """Beside a training that was resumed after step 2: what it did twice is drawn once."""
     (tmp_path / "training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOG))
     (tmp_path / "logs").mkdir()

@@ -96,7 +96,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), FAILING, ids=str)
-def test_a_part_that_fails_is_named_and_nothing_is_left(
+def test_a_failing_part_is_named_and_nothing_is_written(
     programs, examples, tmp_path, tmp_path_factory, monkeypatch, fresh_registry, changes, error, message
 ):
     path = tmp_path_factory.mktemp("plugin") / "local_parts.py"
@@ -157,7 +157,7 @@ def test_a_dry_run_changes_neither_buffers_nor_modes_nor_random_numbers(tiny_mod
         ([[[1.0, 0.0]], [[0.0, 1.0]]], "^$"),
     ],
 )
-def test_vectors_that_tell_no_document_from_another_or_equal_each_other_are_noted(capfd, vectors, said):
+def test_equal_vectors_cause_a_note(capfd, vectors, said):
     _note_alike(Representation(torch.tensor(vectors)), "layers")
     assert re.search(said, " ".join(capfd.readouterr().err.split()))
 

@@ -49,7 +49,7 @@ def cut_off(run, output):
 
 
 @pytest.mark.parametrize("name", ["train", "rerank", "pretrain"])
-def test_a_training_that_torchrun_starts_again_goes_on(programs, name, tmp_path, monkeypatch):
+def test_a_restarted_training_resumes(programs, name, tmp_path, monkeypatch):
     """Without --resume, and ends with the same bytes."""
     programs[name](tmp_path / "whole")
     as_by_torchrun(monkeypatch, run="none")
@@ -69,7 +69,7 @@ def test_a_training_that_torchrun_starts_again_goes_on(programs, name, tmp_path,
     ("first", "then", "goes_on"),
     [("job", "job", True), ("job", "other", False), ("none", "none", False), ("", "job", False)],
 )
-def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monkeypatch, first, then, goes_on):
+def test_the_training_of_another_torchrun_is_not_resumed(programs, tmp_path, monkeypatch, first, then, goes_on):
     """A machine that joins makes torchrun start the processes again without counting it: then the name says it."""
     as_by_torchrun(monkeypatch, run=first)
     cut_off(programs["train"], tmp_path / "out")
@@ -81,7 +81,7 @@ def test_what_another_torchrun_left_is_not_gone_on_with(programs, tmp_path, monk
     assert [last is not None for last in found] == [goes_on]
 
 
-def test_another_number_of_processes_goes_on_with_a_note(programs, together, tmp_path, monkeypatch, capfd):
+def test_another_number_of_processes_resumes_with_a_note(programs, together, tmp_path, monkeypatch, capfd):
     """Machines come and go; by hand, with --resume, it is refused."""
     as_by_torchrun(monkeypatch)
     cut_off(programs["train"], tmp_path / "out")
@@ -134,7 +134,7 @@ def until(found, seconds=200):
 
 
 @pytest.mark.slow
-def test_two_machines_go_on_after_a_process_was_killed(
+def test_two_machines_resume_after_a_process_was_killed(
     programs, together, tmp_path, tiny_model, tiny_collection, examples
 ):
     """And write the bytes that they write undisturbed."""

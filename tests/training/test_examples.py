@@ -44,7 +44,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_they_are_those_that_are_read_into_memory(tmp_path, name):
+def test_examples_on_disk_equal_those_in_memory(tmp_path, name):
     path = tmp_path / name
     path.write_text(FILES[name], encoding="utf-8")
     corpus = CORPUS if name == "ids.jsonl" else None
@@ -63,7 +63,7 @@ def test_they_are_those_that_are_read_into_memory(tmp_path, name):
         assert steps[0] == steps[1]
 
 
-def test_a_folder_of_nothing_but_examples_is_read_whole(tmp_path):
+def test_a_folder_of_example_files_is_read(tmp_path):
     for name, first in (("part-0.jsonl", 0), ("part-1.jsonl", 10)):
         (tmp_path / name).write_text(lines(map(triple, range(first, first + 10))))
     (tmp_path / "all").mkdir()
@@ -80,13 +80,13 @@ def test_a_folder_of_nothing_but_examples_is_read_whole(tmp_path):
         ("tevatron.jsonl", '"text 1"', '"other"', r":\d+: the passage id 'd1' is used for another text earlier"),
     ],
 )
-def test_contradictions_are_found_with_their_line(tmp_path, name, old, new, message):
+def test_contradictions_are_reported_with_their_line(tmp_path, name, old, new, message):
     (tmp_path / name).write_text(FILES[name].replace(old, new, 1), encoding="utf-8")
     with pytest.raises(DataError, match=message):
         open_examples(tmp_path / name, CORPUS, "train")
 
 
-def test_texts_that_are_nowhere_are_missed(tmp_path):
+def test_missing_texts_are_reported(tmp_path):
     (tmp_path / "ids.jsonl").write_text(FILES["ids.jsonl"], encoding="utf-8")
     with pytest.raises(DataError, match="documents by id, without texts"):
         open_examples(tmp_path / "ids.jsonl", None, "train")
@@ -110,7 +110,7 @@ def held(path):
         tracemalloc.stop()
 
 
-def test_memory_hardly_grows_with_them(tmp_path):
+def test_memory_hardly_grows_with_the_number_of_examples(tmp_path):
     """16 bytes an example and 4 in an epoch's order; some more while they are read and compared."""
     measured = []
     for count in (1_000, 1_000, 11_000):

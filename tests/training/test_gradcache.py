@@ -179,7 +179,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("pooler", "options"), CASES)
-def test_cached_gradients_equal_plain_ones_with_the_same_dropout(request, pooler, options):
+def test_cached_gradients_equal_plain_gradients_with_the_same_dropout(request, pooler, options):
     """And the random numbers go on as after a plain step."""
     options = {"model": "tiny_model", "most": 2, **options}
     model, loss = request.getfixturevalue(options.pop("model")), options.pop("loss", lambda: None)()

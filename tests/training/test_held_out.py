@@ -64,7 +64,7 @@ def test_no_question_is_on_both_sides(queries, share, seed, limit):
         (1000, {"held_out": 0.3}, 300), (4000, {"limit": 800}, 80), (4000, {"limit": 99}, 0),
     ],
 )  # fmt: skip
-def test_how_many_are_held_out(count, options, held):
+def test_number_of_held_out_questions(count, options, held):
     rows = [Example(str(number), f"q{number}", ("p",)) for number in range(count)]
     assert len(hold_out(rows, ExampleOptions(**options))[1]) == held
 
@@ -87,7 +87,7 @@ def test_training_is_measured_before_and_after(programs, many, tmp_path):
     assert "nDCG@10 on 50 held-out questions" in (tmp_path / "out/README.md").read_text()
 
 
-def test_the_untrained_state_is_kept_where_training_harms(programs, many, tmp_path, tiny_model):
+def test_the_untrained_state_is_kept_if_training_harms(programs, many, tmp_path, tiny_model):
     manifest = programs["train"](tmp_path / "out", examples=many, limit=None, learning_rate=1.0)
     dev = manifest["dev"]
     assert (dev["epoch"], dev["p"], dev["before"]) == (0, 1, dev["after"])

@@ -56,7 +56,7 @@ def weights(folder):
 
 
 @pytest.mark.parametrize(("checkpoint", "again"), [("one_tower", ()), ("two_towers", ()), ("two_towers", GIVEN)])
-def test_no_epoch_from_a_checkpoint_leaves_every_byte_of_it(checkpoint, again, rkit_train, tmp_path, request):
+def test_zero_epochs_from_a_checkpoint_change_no_byte(checkpoint, again, rkit_train, tmp_path, request):
     """Both towers, tokenizer, pooler's parameters and options; they may be given again as they were."""
     start = request.getfixturevalue(checkpoint)
     rkit_train(start, tmp_path / "out", "--epochs", 0, *again)
@@ -81,7 +81,7 @@ def test_options_that_fit_any_weights_may_change(two_towers, rkit_train, tmp_pat
     assert manifest["options"]["loss"]["options"] == {"temperature": 0.5}
 
 
-def test_another_epoch_goes_on_from_what_was_learnt(two_towers, rkit_train, tmp_path):
+def test_training_continues_from_the_weights_of_the_checkpoint(two_towers, rkit_train, tmp_path):
     """The weights after one small step are near those of the checkpoint: pooler's and both encoders'."""
     rkit_train(two_towers, tmp_path / "out", "--epochs", 0.5, "--learning-rate", 1e-5, "--seed", 7)
     moved = [name for name in weights(two_towers) if name.endswith(".safetensors")]
@@ -92,7 +92,7 @@ def test_another_epoch_goes_on_from_what_was_learnt(two_towers, rkit_train, tmp_
         assert all(torch.allclose(before[one], after[one], atol=1e-4) for one in before)
 
 
-def test_two_towers_may_start_from_the_one_of_a_checkpoint(one_tower, rkit_train, tmp_path):
+def test_two_towers_start_from_a_shared_tower(one_tower, rkit_train, tmp_path):
     rkit_train(one_tower, tmp_path / "out", "--epochs", 0, "--separate-towers")
     both = Retriever.load(tmp_path / "out")
     shared = (one_tower / "encoder" / "model.safetensors").read_bytes()
@@ -116,6 +116,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_contradicts_a_checkpoint_is_refused(words, two_towers, rkit_train, tmp_path):
+def test_options_that_contradict_a_checkpoint_are_refused(words, two_towers, rkit_train, tmp_path):
     assert REFUSED[words].format(start=two_towers) in rkit_train(two_towers, tmp_path / "out", *words.split(), code=2)
     assert list(tmp_path.iterdir()) == []

@@ -85,7 +85,7 @@ def test_chunks_hold_every_text_once_within_their_budget(collated, options, size
         assert [len(chunk.rows) for chunk in inputs.chunks] == sizes
 
 
-def test_masks_and_teacher_scores_come_along(collated):
+def test_inputs_have_masks_and_teacher_scores(collated):
     inputs, _ = collated(EXAMPLES[:3])
     assert inputs.ignore is None
     assert inputs.teacher is None
@@ -106,7 +106,7 @@ def test_masks_and_teacher_scores_come_along(collated):
 
 
 @pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
-def test_weights_come_back_also_where_two_modules_share_them(request, tmp_path, model):
+def test_shared_weights_are_saved_and_loaded(request, tmp_path, model):
     made = [Objective(Retriever.create(request.getfixturevalue(model)), torch.nn.Linear(2, 2)) for _ in range(2)]
     with torch.no_grad():
         for parameter in made[0].parameters():

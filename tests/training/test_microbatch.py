@@ -161,7 +161,7 @@ def programs(tiny_model, tiny_collection, tmp_path_factory):
 
 @forks
 @pytest.mark.parametrize("name", ["reranker", "pretraining"])
-def test_two_processes_train_what_one_trains(together, programs, tmp_path, name):
+def test_two_processes_train_the_weights_of_one(together, programs, tmp_path, name):
     alone = programs[name](tmp_path / "one")
     made = together(lambda: programs[name](tmp_path / "two"))
     assert made[0] == made[1]

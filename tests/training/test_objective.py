@@ -39,7 +39,7 @@ class Size(Loss):
 # --- the sum -------------------------------------------------------------------------------------------------------
 
 
-def test_the_total_is_the_sum_and_all_are_given_everything():
+def test_the_total_is_the_sum_and_each_loss_gets_all_inputs():
     alone = {name: create_loss(name, {}) for name in ("contrastive", "distill_kl")}
     both = create_loss("contrastive+distill_kl", {})
     assert (both.needs_teacher, alone["contrastive"].needs_teacher) == (True, False)
@@ -48,7 +48,7 @@ def test_the_total_is_the_sum_and_all_are_given_everything():
     assert value(both, None, TEACHER).total != expected
 
 
-def test_terms_of_one_name_get_the_name_of_their_loss():
+def test_terms_with_equal_names_are_prefixed_with_their_loss():
     summed = LossSum({"one": Size(shared=1, own=2), "other": Size(shared=3, another=4)})
     assert value(summed).terms == {"one.shared": 1, "own": 2, "other.shared": 3, "another": 4}
 
@@ -71,7 +71,7 @@ def test_each_loss_of_a_sum_has_its_own_options():
 
 
 @pytest.mark.parametrize("name", ["contrastive", "distill_kl", "margin_mse"])
-def test_the_temperature_follows_the_scores_where_none_is_set(name):
+def test_the_default_temperature_depends_on_the_scores(name):
     for cosine, expected in ((False, 1.0), (True, 0.05)):
         assert create_loss(name, {}, cosine=cosine).temperature == expected
         assert describe_loss(name, {"temperature": None}, cosine=cosine)["options"]["temperature"] == expected

@@ -53,7 +53,7 @@ def baselines(programs, places, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_every_option_is_among_those_that_are_changed(name):
+def test_every_option_has_a_changed_value(name):
     declared = {field.name for field in dataclasses.fields(DECLARED[name])}
     assert set(OTHERWISE[name]) == declared - {"gradient_precision"}  # has no effect in one process
 
@@ -105,6 +105,6 @@ def test_a_schedule_is_chosen_for_the_number_of_examples(examples, epochs, batch
     ],
     ids=str,
 )
-def test_options_that_no_training_can_have_are_refused(programs, name, options, message):
+def test_invalid_options_are_refused(programs, name, options, message):
     with pytest.raises(InputError, match=message):
         programs[name]("never", **options)

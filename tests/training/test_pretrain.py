@@ -81,7 +81,7 @@ def pretrained(programs, tmp_path_factory):
     return output
 
 
-def test_the_folder_is_an_ordinary_model_and_nothing_is_beside_it(pretrained, tiny_model):
+def test_the_folder_is_an_ordinary_model(pretrained, tiny_model):
     names = {path.name for path in pretrained.iterdir()} - {"logs"}
     ours = {"README.md", "manifest.json", "training.jsonl", "training.html"}
     assert names == {path.name for path in Path(tiny_model).iterdir()} | ours
@@ -96,7 +96,7 @@ def test_the_folder_is_an_ordinary_model_and_nothing_is_beside_it(pretrained, ti
     assert stored[0] == stored[1], "no part of a decoder is in it"
 
 
-def test_the_manifest_says_what_made_it(quick, tmp_path, tiny_model, tiny_collection):
+def test_the_manifest_records_options_and_inputs(quick, tmp_path, tiny_model, tiny_collection):
     returned = quick(tmp_path / "out", pretrainer_options={"mask_ratio": 0.4})
     manifest = storage.read_manifest(tmp_path / "out", "model")
     assert manifest == json.loads(json.dumps(returned))
@@ -139,7 +139,7 @@ class Lexical(Pooler):
 """
 
 
-def test_a_model_without_a_head_gets_one_that_poolers_take(quick, headless, tmp_path, monkeypatch, fresh_registry):
+def test_a_model_without_a_head_gets_one_for_poolers(quick, headless, tmp_path, monkeypatch, fresh_registry):
     (tmp_path / "local_lexical.py").write_text(LEXICAL)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "local_lexical.py"))
     with pytest.raises(InputError, match=r"the weights of .* lack it .*rkit pretrain --pretrainer mlm"):
@@ -151,7 +151,7 @@ def test_a_model_without_a_head_gets_one_that_poolers_take(quick, headless, tmp_
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
-def test_other_architectures_are_pretrained_too(quick, tmp_path, architecture):
+def test_other_architectures_are_pretrained(quick, tmp_path, architecture):
     model = testing.tiny_model(tmp_path / "model", architecture=architecture)
     quick(tmp_path / "out", model=model, pretrainer="retromae", steps=1)
     assert Retriever.create(tmp_path / "out").encode([("", "lima")], "query").vectors.isfinite().all()
@@ -198,7 +198,7 @@ def opened(tiny_model, tiny_collection, tmp_path_factory):
     return opened
 
 
-def test_held_out_documents_are_masked_alike_at_every_look(opened):
+def test_held_out_documents_have_the_same_masks_in_every_evaluation(opened):
     """Two looks give the same number, whatever the size of the batches, and one at other masks another."""
     made = opened()
     made.module.train()
@@ -208,7 +208,7 @@ def test_held_out_documents_are_masked_alike_at_every_look(opened):
     assert opened(seed=1).measure(0) != made.measure(0)
 
 
-def test_each_epoch_has_every_sample_once_and_masks_it_anew(opened):
+def test_each_epoch_has_every_sample_once_with_new_masks(opened):
     """84 samples are eleven steps of eight, the last of four."""
     made = opened()
     epochs = [list(batches(made.samples, 8, epoch)) for epoch in range(2)]
@@ -295,7 +295,7 @@ def lines(*texts):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_wrong_input_leaves_nothing(quick, tmp_path, local_pairs, changes, message):
+def test_wrong_input_leaves_no_files(quick, tmp_path, local_pairs, changes, message):
     path = tmp_path / "corpus.jsonl"
     if isinstance(changes.get("corpus"), list):
         path.write_text("".join(f"{line}\n" for line in changes["corpus"]))
@@ -305,7 +305,7 @@ def test_wrong_input_leaves_nothing(quick, tmp_path, local_pairs, changes, messa
     assert set(tmp_path.iterdir()) <= {path}
 
 
-def test_documents_that_lack_what_the_method_wants_are_dropped_and_counted(quick, tmp_path, local_pairs):
+def test_unsuitable_documents_are_dropped_and_counted(quick, tmp_path, local_pairs):
     texts = lines("The city of Lima. " * 10, "Lima.", "People pay with the sol. " * 9)
     (tmp_path / "corpus.jsonl").write_text("\n".join(texts))
     manifest = quick(tmp_path / "out", pretrainer="pairs", corpus=str(tmp_path / "corpus.jsonl"))

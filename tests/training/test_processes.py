@@ -28,7 +28,7 @@ from trainings import bytes_of
 pytestmark = forks
 
 
-def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
+def test_a_process_that_cannot_reach_the_others_is_reported(monkeypatch):
     """In one line: rank 0, which keeps the others' addresses, was killed."""
     store = [TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)]
     placed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store[0].port), "WORLD_SIZE": "2", "RANK": "1"}
@@ -52,7 +52,7 @@ def test_a_process_whose_others_end_while_it_joins_says_so(monkeypatch):
         ),
     ],
 )
-def test_another_starter_than_torchrun_and_too_many_processes_are_refused(monkeypatch, environment, message):
+def test_a_start_without_torchrun_and_too_many_processes_are_refused(monkeypatch, environment, message):
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -63,7 +63,7 @@ def test_another_starter_than_torchrun_and_too_many_processes_are_refused(monkey
         processes.join()
 
 
-def test_what_one_process_finds_wrong_ends_all_and_the_first_tells(together):
+def test_an_error_in_any_process_ends_all_and_is_reported_once(together):
     def check():
         if processes.rank() > 0:
             msg = f"process {processes.rank()}"
@@ -93,7 +93,7 @@ def test_a_mistake_in_the_command_line_is_printed_once(together, monkeypatch):
 
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 5))
-def test_texts_are_dealt_once_and_evenly(sizes, count):
+def test_texts_are_divided_evenly(sizes, count):
     shares = processes.divide(sizes, count)
     assert sorted(text for share in shares for text in share) == list(range(len(sizes)))
     assert all(share == sorted(share) for share in shares)
@@ -173,7 +173,7 @@ def test_every_process_has_all_representations_in_order(together):
                 assert torch.equal(gradient, torch.full_like(gradient, float(bool(shares[rank]))))
 
 
-def test_gradients_are_added_and_weights_and_draws_are_shared(together):
+def test_gradients_are_summed_and_weights_and_draws_are_shared(together):
     """A gradient that a process lacks counts as nothing; the draws of each process go on as before."""
 
     def exchanged():
@@ -413,7 +413,7 @@ def assert_close(one, other, **tolerance):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
-def test_several_processes_have_the_gradients_and_the_weights_of_one(together, quick, tmp_path, count):
+def test_several_processes_compute_the_gradients_and_weights_of_one(together, quick, tmp_path, count):
     steps = {name: options for name, options in STEPS.items() if count == 2 or "fewer" in name}
 
     def all_steps():
@@ -444,7 +444,7 @@ FAILING = {
 }
 
 
-def test_a_process_out_of_memory_computes_its_step_again_and_the_others_with_it(together, quick, tmp_path):
+def test_all_processes_repeat_a_step_in_which_one_ran_out_of_memory(together, quick, tmp_path):
     def steps():
         folder = tmp_path / f"{processes.count()}"
         return {name: one_step(quick, folder / name, **options) for name, options in FAILING.items()}
@@ -458,7 +458,7 @@ def test_a_process_out_of_memory_computes_its_step_again_and_the_others_with_it(
         assert cached == (name != "encoding"), "only process 1 encodes again before the others wait for it"
 
 
-def test_a_process_that_never_has_the_memory_ends_the_others(together, quick, tmp_path):
+def test_a_process_without_enough_memory_ends_the_others(together, quick, tmp_path):
     def train():
         errors = {0: "another process has ended", 1: "too little memory for the smallest part of a step"}
         with pytest.raises(RetrievalkitError, match=errors[processes.rank()]):
@@ -483,7 +483,7 @@ MOMENTS = {
 
 
 @pytest.mark.slow
-def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes(
+def test_a_killed_training_of_two_processes_resumes_to_the_same_bytes(
     together, quick, tmp_path, examples, tmp_path_factory
 ):
     """The random state of each process too: there is dropout."""
@@ -513,7 +513,7 @@ def test_a_killed_training_of_two_processes_goes_on_and_ends_with_the_same_bytes
 
 
 @pytest.mark.slow
-def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, tiny_collection, examples):
+def test_torchrun_trains_the_weights_of_one_process(quick, tmp_path, tiny_model, tiny_collection, examples):
     """And prints once what was trained."""
     options = {"limit": 16, "epochs": 2.0, "micro_batch_size": 4}
     quick(tmp_path / "alone", **options, pooler="both", dev=examples["test"])
@@ -538,7 +538,7 @@ def test_torchrun_trains_what_one_process_trains(quick, tmp_path, tiny_model, ti
 
 
 @pytest.mark.parametrize("command", [["run", "recipe.yaml"], ["convert", "corpus.jsonl"]], ids=str)
-def test_other_commands_are_not_started_by_torchrun(monkeypatch, command):
+def test_torchrun_is_refused_for_other_commands(monkeypatch, command):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     ended = CliRunner().invoke(cli.main, [*command, "--output", "out"])
     assert ended.exit_code == 2

@@ -67,7 +67,7 @@ def test_all_processes_compute_and_the_main_process_gets_all_results(together, o
     assert len({process for _, process in results}) == 3
 
 
-def test_functions_of_several_maps_follow_each_other_and_the_main_process_uses_its_own(together):
+def test_each_map_has_its_own_function_and_the_main_process_may_have_another(together):
     def twice():
         first = list(spread_map(Make(str), lambda: range(9), HERE))
         second = list(spread_map(Make(pid), lambda: range(9), HERE, here=lambda item: (item, "here")))
@@ -194,7 +194,7 @@ def commands(tiny_model, tiny_collection, examples, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["encode", "search", "fused", "mine", "rerank", "index"])
-def test_a_command_writes_and_prints_what_a_single_process_does(commands, together, tmp_path, monkeypatch, name):
+def test_a_command_writes_and_prints_the_same_as_in_a_single_process(commands, together, tmp_path, monkeypatch, name):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     code, printed = rkit(*commands[name], "--output", tmp_path / "one" / "output")
@@ -231,7 +231,7 @@ def test_a_killed_encoding_continues_after_the_shards_it_has_written(commands, t
 
 
 @pytest.mark.slow
-def test_torchrun_encodes_what_one_process_encodes(commands, tmp_path):
+def test_torchrun_encodes_the_vectors_of_one_process(commands, tmp_path):
     words = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "-m", "retrievalkit", *commands["encode"]]
     words += ["--output", tmp_path / "two"]
     ended = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)

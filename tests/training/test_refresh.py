@@ -40,7 +40,7 @@ def refreshed(quick, tmp_path_factory):
     return output
 
 
-def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
+def test_negatives_are_mined_after_every_second_epoch(refreshed, examples):
     """After the second of four, and not after the last; what is logged is the share of new ones."""
     files = sorted(path.name for path in (refreshed / "negatives").iterdir())
     assert files == ["epoch-2.audit.json", "epoch-2.jsonl"]
@@ -61,7 +61,7 @@ def test_negatives_are_mined_after_the_epochs_that_are_due(refreshed, examples):
     ]
 
 
-def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatch):
+def test_training_continues_with_the_new_negatives(quick, tmp_path, monkeypatch):
     """Of the steps after the refresh all negatives are among the new ones; before it, among the old ones."""
     drawn = []
     assemble = sampling.StepAssembler.assemble
@@ -81,7 +81,7 @@ def test_the_training_goes_on_with_the_new_negatives(quick, tmp_path, monkeypatc
         assert all(set(negatives) <= set(pools[query]) for query, negatives, _ in step)
 
 
-def test_the_model_that_is_trained_mines(quick, tmp_path, tiny_collection, monkeypatch):
+def test_negatives_are_those_of_the_current_model(quick, tmp_path, tiny_collection, monkeypatch):
     """The negatives are those that `rkit mine-negatives` finds with a checkpoint of that moment."""
     save = refresh._save
     monkeypatch.setattr(refresh, "_save", lambda model, folder: save(model, tmp_path / "kept") and save(model, folder))
@@ -109,7 +109,7 @@ MOMENTS = {
 
 @forks
 @pytest.mark.parametrize("moment", first_fast(MOMENTS))
-def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp_path, moment):
+def test_a_killed_training_resumes_with_the_same_negatives(quick, refreshed, tmp_path, moment):
     """It ends with the bytes of the training that was not killed."""
 
     def killed():
@@ -144,7 +144,7 @@ def test_a_killed_training_goes_on_with_the_same_negatives(quick, refreshed, tmp
         ({"corpus": None}, "Name it: --corpus CORPUS"),
     ],
 )
-def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
+def test_an_impossible_refresh_is_refused_before_anything_is_written(quick, tmp_path, options, problem):
     if "corpus" in options:  # the examples bring their passages along
         rows = ({"anchor": f"which {number}?", "positive": "this one", "negative": "that one"} for number in range(4))
         (tmp_path / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
@@ -154,7 +154,7 @@ def test_a_refresh_that_cannot_be_is_refused_before_anything_is_written(quick, t
     assert [path.name for path in tmp_path.iterdir()] == (["train.jsonl"] if "corpus" in options else [])
 
 
-def test_the_flag_and_the_options_go_together():
+def test_the_flag_and_the_options_are_combined():
     for flag, settings, expected in (
         (None, {}, None),
         ("every=2", {"depth": "50"}, {"every": 2, "depth": 50}),
@@ -167,7 +167,7 @@ def test_the_flag_and_the_options_go_together():
 
 
 @forks
-def test_two_processes_mine_and_go_on_with_what_they_found(quick, together, tmp_path, monkeypatch):
+def test_two_processes_mine_and_use_the_same_negatives(quick, together, tmp_path, monkeypatch):
     """The first runs the mining, and they share the steps, so they have to draw alike."""
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 2)
 

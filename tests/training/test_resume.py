@@ -80,7 +80,7 @@ FAST = [("train", "in the middle of an epoch"), ("pretrain", "while the corpus i
 @pytest.mark.parametrize(
     ("name", "moment"), [pytest.param(*one, marks=() if one in FAST else pytest.mark.slow) for one in SLOW]
 )
-def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(resumed, wholes, tmp_path, name, moment):
+def test_a_killed_training_resumes_to_the_same_bytes(resumed, wholes, tmp_path, name, moment):
     output = tmp_path / "out"
 
     def killed():
@@ -112,7 +112,7 @@ def test_a_training_can_be_killed_again_and_again(resumed, wholes, tmp_path):
 
 
 @forks
-def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(programs, tmp_path):
+def test_a_training_resumes_after_its_last_step_in_the_middle_of_an_epoch(programs, tmp_path):
     def killed():
         kill_at_call(Retriever, "save", 1)
         programs["train"](tmp_path / "out", epochs=1.5)
@@ -124,7 +124,7 @@ def test_a_training_that_ends_in_the_middle_of_an_epoch_takes_no_step_more(progr
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_resume_goes_on_and_says_so(programs, tmp_path, monkeypatch, capfd, name):
+def test_only_resume_continues(programs, tmp_path, monkeypatch, capfd, name):
     calls = interrupt_at(monkeypatch, 6)
     for output in ("resumed", "anew"):
         calls.clear()
@@ -144,7 +144,7 @@ def test_only_resume_goes_on_and_says_so(programs, tmp_path, monkeypatch, capfd,
     assert [line["step"] for line in log_of(tmp_path / "anew")] == [2, 4, 6]
 
 
-def test_an_interrupted_training_without_a_state_leaves_nothing(programs, tmp_path, monkeypatch):
+def test_an_interrupted_training_without_a_state_leaves_no_files(programs, tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
         programs["train"](tmp_path / "out")
@@ -169,7 +169,7 @@ def test_another_training_cannot_be_resumed(programs, tmp_path, monkeypatch, nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_finished_training_is_not_done_again(programs, tmp_path, monkeypatch, name):
+def test_a_finished_training_is_not_repeated(programs, tmp_path, monkeypatch, name):
     """Nor is anything read where an output is in the way; --overwrite replaces it."""
     returned = programs[name](tmp_path / "out", resume=True)
     calls = interrupt_at(monkeypatch, 0)
@@ -184,7 +184,7 @@ def test_a_finished_training_is_not_done_again(programs, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk_is_an_oserror_and_leaves_nothing(programs, tmp_path, monkeypatch, name):
+def test_a_full_disk_is_an_oserror_and_leaves_no_files(programs, tmp_path, monkeypatch, name):
     """Libraries call it a SafetensorError or a RuntimeError; the command line prints an OSError as one line."""
 
     def full(*_, **__):

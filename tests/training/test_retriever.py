@@ -92,7 +92,7 @@ def test_the_learning_rate_rises_and_falls_linearly(quick, tmp_path):
 # --- the folder ----------------------------------------------------------------------------------------------------
 
 
-def test_the_manifest_says_what_made_it(quick, tmp_path, examples, tiny_model, tiny_collection):
+def test_the_manifest_records_options_and_inputs(quick, tmp_path, examples, tiny_model, tiny_collection):
     returned = quick(tmp_path / "out", dev=examples["test"], loss_options={"temperature": 0.5})
     manifest = storage.read_manifest(tmp_path / "out", "checkpoint")
     assert manifest == json.loads(json.dumps(returned))
@@ -110,7 +110,7 @@ def test_the_manifest_says_what_made_it(quick, tmp_path, examples, tiny_model, t
     assert manifest["fingerprint"] == Retriever.load(tmp_path / "out").fingerprint
 
 
-def test_tensorboard_files_are_kept_and_have_no_part_in_the_fingerprint(quick, tmp_path):
+def test_tensorboard_files_are_kept_and_not_fingerprinted(quick, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -147,7 +147,7 @@ def test_without_tensorboard_only_the_pace_is_logged(quick, tmp_path, monkeypatc
     ],
     ids=str,
 )
-def test_two_equal_trainings_leave_equal_checkpoints_that_load(request, quick, tmp_path, examples, changes):
+def test_equal_trainings_write_equal_checkpoints(request, quick, tmp_path, examples, changes):
     """The values of dev questions are logged beside the loss."""
     given = changes | ({"dev": examples["test"]} if "dev" in changes else {})
     given |= {"model": request.getfixturevalue(changes["model"])} if "model" in changes else {}
@@ -162,7 +162,7 @@ def test_two_equal_trainings_leave_equal_checkpoints_that_load(request, quick, t
     assert dev == ([(3, "dev_loss"), (6, "dev_average_rank")] if "dev" in changes else [])
 
 
-def test_gradient_caching_does_not_change_the_training(quick, tmp_path):
+def test_gradient_caching_does_not_change_the_weights(quick, tmp_path):
     """Without dropout, which falls otherwise on other chunks."""
     options = {"encoder_options": {"dropout": 0.0}, "learning_rate": 1e-3}
     plain = quick(tmp_path / "plain", **options)
@@ -190,7 +190,7 @@ def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_ti
         torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4)
 
 
-def test_the_largest_step_meets_the_limit_before_the_training(tiny_model, tiny_collection, examples, tmp_path):
+def test_the_largest_step_is_tried_before_the_training(tiny_model, tiny_collection, examples, tmp_path):
     """It leaves the model as it was."""
     options = TrainOptions(tiny_model, examples["train"], corpus=tiny_collection.corpus, output="out", batch_size=8)
     training = RetrieverTraining(options)
@@ -222,7 +222,7 @@ def test_a_micro_batch_is_limited_by_tokens_too(tiny_model, tiny_collection, exa
     ("values", "rank_from", "best"),
     [([3.0, 1.0, 2.0], 30, 1), ([1.0, 2.0, 3.0], 30, 0), ([1.0, 50.0, 40.0], 1, 2), ([1.0, 40.0, 50.0], 1, 1)],
 )
-def test_the_state_that_is_best_on_the_dev_questions_is_kept(
+def test_the_best_state_on_the_dev_questions_is_kept(
     quick, tmp_path, examples, monkeypatch, values, rank_from, best
 ):
     states = []
@@ -282,7 +282,7 @@ def local_losses(tmp_path_factory, monkeypatch, fresh_registry):
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
 
 
-def test_a_loss_sees_where_training_is(quick, tmp_path, local_losses):
+def test_a_loss_gets_the_progress_of_the_training(quick, tmp_path, local_losses):
     quick(tmp_path / "out", loss="watching")
     import local_losses as module
 
@@ -319,7 +319,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG, ids=str)
-def test_wrong_input_leaves_nothing(quick, tmp_path, local_losses, changes, message):
+def test_wrong_input_leaves_no_files(quick, tmp_path, local_losses, changes, message):
     path = tmp_path / "bad.jsonl"
     if (text := next(iter(changes.values()))) in list(BAD_EXAMPLES):
         path.write_text(text)

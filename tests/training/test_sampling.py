@@ -54,7 +54,7 @@ def test_draws_differ_by(what):
 
 
 @pytest.mark.parametrize("sampling", ["random", "window"])
-def test_negatives_come_without_repeats_from_the_pool(sampling):
+def test_negatives_are_drawn_from_the_pool_without_replacement(sampling):
     """Those that there are, if there are too few; the positive is the first, or a random one."""
     draws = [sampler(negatives=8, pool=12, sampling=sampling).draw(0, epoch) for epoch in range(50)]
     assert all(len(set(draw.negatives)) == 8 for draw in draws)
@@ -122,7 +122,7 @@ EARLIER = Example("2", "a", ("q",))
         ([draw("a", "p", "p", "q", known=("q", "p")), draw("b", "q", "p")], [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]),
     ],
 )
-def test_known_positives_and_their_copies_are_no_negatives(draws, ignored):
+def test_known_positives_and_their_copies_are_masked(draws, ignored):
     """Unless nothing is masked, as in the papers' own code."""
     known = [EARLIER, *(one.example for one in draws)]
     made = step(draws, known)
@@ -131,7 +131,7 @@ def test_known_positives_and_their_copies_are_no_negatives(draws, ignored):
     assert step(draws, known, mask_false_negatives=False).ignore == []
 
 
-def test_a_known_positive_outside_of_the_step_is_looked_up_once():
+def test_a_known_positive_outside_the_step_is_looked_up_once():
     looked_up = []
 
     def look_up(name):
@@ -144,7 +144,7 @@ def test_a_known_positive_outside_of_the_step_is_looked_up_once():
     assert looked_up.count("same-1") == 1
 
 
-def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
+def test_a_copy_of_a_known_positive_has_no_part_in_the_loss():
     """Worked: of the scores 1, 2, 0 of query a (p; same-2, a copy of its same-1; n) the softmax has 1 and 0 alone."""
     made = step([draw("a", "p", known=("same-1",)), draw("b", "same-2", "n")])
     positives, ignore, _ = made.tensors()
@@ -158,7 +158,7 @@ def test_the_loss_does_not_push_a_copy_of_a_known_positive_away():
     assert documents.grad.flatten().tolist() == pytest.approx([-1 / (e + 1) / 2, 0.0, 1 / (e + 1) / 2])
 
 
-def test_a_passage_of_two_queries_has_each_ones_own_score():
+def test_a_passage_of_two_queries_has_a_teacher_score_for_each():
     """In its own rows alone: as a passage of another query it has none, though the teacher knows it."""
     shared = {"p": 1.0, "n": 2.0}
     made = step([draw("a", "p", "n", teacher=shared), draw("b", "q", "n", teacher={"n": 3.0, "q": 4.0, "p": 9.0})])

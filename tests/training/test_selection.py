@@ -143,7 +143,7 @@ def test_the_ranking_by_brute_force(monkeypatch):
         assert found[name] == pytest.approx(list(values.values()), abs=1e-6)
 
 
-def test_a_model_that_scores_all_alike_is_the_worst():
+def test_a_model_that_scores_all_texts_equally_is_the_worst():
     collapsed = Encoded({name: [1.0, 1.0] for name in VECTORS})
     many = [Example("1", "qa", ("a",), ("a-", "b-", "b"))]
     assert dev_set(many, rank_from=None).measure(collapsed, contrastive(), 0, "fp32")["RR@10"] == [1 / 4]
@@ -170,7 +170,7 @@ def test_the_lowest_value_of_a_measure_is_the_best(history, taken):
 
 
 @pytest.mark.parametrize(("epoch", "measure"), [(0, "loss"), (29, "loss"), (30, "average_rank"), (31, "average_rank")])
-def test_from_epoch_30_on_the_average_rank_is_measured(epoch, measure):
+def test_the_average_rank_is_measured_from_epoch_30_on(epoch, measure):
     """Epochs are counted from 0."""
     assert list(dev_set().measure(Encoded(), contrastive(), epoch, "fp32")) == [measure]
 
@@ -194,7 +194,7 @@ def test_the_loss_is_that_of_training_with_the_first_hard_negative():
     assert masked.loss(Encoded(), contrastive(), "fp32") < kept.loss(Encoded(), contrastive(), "fp32")
 
 
-def test_a_loss_with_a_teacher_is_taken_with_its_scores():
+def test_the_dev_loss_uses_teacher_scores():
     """On each gold passage and the first negative that the teacher scored."""
     margin = registry.create("loss", "margin_mse")
     scored = [(0.85 - 0.95, 2.0 - 0.5), (1.5 - 0.15, 1.0 - 3.0)]
@@ -205,7 +205,7 @@ def test_a_loss_with_a_teacher_is_taken_with_its_scores():
     assert lacking == {"average_rank": [dev_set().average_rank(Encoded(), "fp32")]}
 
 
-def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():
+def test_the_dev_loss_is_computed_in_eval_mode_at_the_start_of_training():
     seen = []
 
     class Watching(Loss):
@@ -223,7 +223,7 @@ def test_the_loss_is_taken_in_eval_mode_as_at_the_start_of_training():
 # --- average rank --------------------------------------------------------------------------------------------------
 
 
-def test_blocks_change_nothing(monkeypatch):
+def test_the_average_rank_does_not_depend_on_blocks(monkeypatch):
     """qa: b- 0.95, a 0.85, a- 0.55, b -0.5; qb: b 1.5, ... so ranks 1 and 0, counted from 0."""
     assert dev_set().average_rank(Encoded(), "fp32") == 0.5
     monkeypatch.setattr(selection, "_BLOCK", 1)
@@ -248,7 +248,7 @@ def test_several_processes_encode_a_part_each(together, monkeypatch, rank_from):
     assert [count for _, count in found] == [texts / 2, texts / 2]
 
 
-def test_a_passage_of_equal_score_is_ranked_before_the_gold_one():
+def test_of_equal_scores_the_gold_passage_ranks_last():
     """Otherwise a model that gives all texts one vector would be the best."""
     collapsed = Encoded({name: [1.0, 1.0] for name in VECTORS})
     assert dev_set().average_rank(collapsed, "fp32") == 3.0

@@ -27,7 +27,7 @@ def quick(programs):
 
 
 @pytest.mark.parametrize("size", [None, 3], ids=["whole", "cached"])
-def test_divided_weights_are_trained_as_whole_ones(together, quick, tmp_path, size):
+def test_sharded_weights_are_trained_like_whole_weights(together, quick, tmp_path, size):
     """The same losses and weights, but for rounding; and the checkpoint has whole weights."""
     together(lambda: quick(tmp_path / "whole", micro_batch_size=size))
     together(lambda: quick(tmp_path / "divided", micro_batch_size=size, sharding="full"))
@@ -43,7 +43,7 @@ def test_divided_weights_are_trained_as_whole_ones(together, quick, tmp_path, si
     assert Retriever.load(tmp_path / "divided").encode([("", "lima")], "query").vectors.isfinite().all()
 
 
-def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(together, quick, tmp_path, tmp_path_factory):
+def test_a_killed_training_of_sharded_weights_resumes_to_the_same_bytes(together, quick, tmp_path, tmp_path_factory):
     """Optimizer states and dropout too."""
     options = {"dropout": 0.3, "sharding": "full", "micro_batch_size": 3}
     together(lambda: quick(tmp_path / "whole", **options))
@@ -63,7 +63,7 @@ def test_a_killed_training_of_divided_weights_goes_on_with_the_same_bytes(togeth
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
-def test_what_does_not_go_with_divided_weights_is_refused(quick, tmp_path):
+def test_options_that_sharding_does_not_support_are_refused(quick, tmp_path):
     with pytest.raises(OptionError, match=r"does not support a single process and --separate-towers\."):
         quick(tmp_path / "out", sharding="full", separate_towers=True)
     assert list(tmp_path.iterdir()) == []

@@ -53,7 +53,7 @@ def parts_of(document):
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), max_size=9), st.sampled_from([1, 3, 256]))
-def test_every_document_is_what_it_was_and_every_sample_is_found(tmp_path_factory, texts, group):
+def test_stored_documents_and_samples_equal_the_originals(tmp_path_factory, texts, group):
     passages = [*corpus_of(20), *(Passage(str(number), "", text) for number, text in enumerate(texts))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokens, "GROUP", group)
@@ -69,7 +69,7 @@ def test_every_document_is_what_it_was_and_every_sample_is_found(tmp_path_factor
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
 @pytest.mark.parametrize("lost", [0, 7])
-def test_a_killed_reading_goes_on_after_its_last_document(tmp_path, monkeypatch, count, lost):
+def test_a_killed_reading_resumes_after_its_last_document(tmp_path, monkeypatch, count, lost):
     """Of the last group some bytes may be there, and of its documents a part of a row."""
     monkeypatch.setattr(tokens, "GROUP", 4)
     passages = corpus_of(40)
@@ -93,7 +93,7 @@ def test_a_killed_reading_goes_on_after_its_last_document(tmp_path, monkeypatch,
     assert len(read(tmp_path / "whole", iter([]))) == 40, "what is whole is not read again"
 
 
-def test_a_document_is_its_sentences_with_the_title_in_front():
+def test_the_title_is_the_first_sentence_of_a_document():
     (document,) = CUTTER.cut(0, [Passage("d", "A title", "One two. Three four five. Six.")])
     parts = ["".join(map(chr, document.text(range(one, one + 1)).ids)) for one in range(len(document.ends))]
     assert parts == ["Atitle", "Onetwo.", "Threefourfive.", "Six."]
@@ -101,7 +101,7 @@ def test_a_document_is_its_sentences_with_the_title_in_front():
     assert "".join(map(chr, document.text(range(len(document.ends))).ids)) == "Onetwo."
 
 
-def test_spans_differ_between_equal_documents_and_seeds_and_not_between_readings():
+def test_spans_depend_on_document_number_and_seed_only():
     text = "Go. " * 60
     passages = [Passage("a", "", text), Passage("b", "", text)]
     one, two = (document.spans for document in Cutter(VOCABULARY, 12, short_spans=0.5).cut(0, passages))
@@ -115,6 +115,6 @@ def test_spans_differ_between_equal_documents_and_seeds_and_not_between_readings
 # --- killed and read again -----------------------------------------------------------------------------------------
 
 
-def test_a_duplicate_id_is_found_though_the_corpus_is_read_as_a_stream(tmp_path):
+def test_a_duplicate_id_is_refused_while_the_corpus_is_streamed(tmp_path):
     with pytest.raises(DataError, match="d0"):
         read(tmp_path / "tokens", Corpus.of([Passage("d0", "", "Go."), Passage("d0", "", "Go on.")]))

@@ -58,7 +58,7 @@ def test_the_checkpoint_is_that_of_the_better_learning_rate(whole):
     assert not {"trials", "trials.journal"} & {one.name for one in whole.iterdir()}
 
 
-def test_the_command_trains_the_same_checkpoint(whole):
+def test_the_recorded_command_trains_the_same_checkpoint(whole):
     words = shlex.split(storage.read_manifest(whole)["tuning"]["command"])
     assert words[:2] == ["rkit", "train"]
     ran = CliRunner().invoke(main, words[1:], catch_exceptions=False)
@@ -67,7 +67,7 @@ def test_the_command_trains_the_same_checkpoint(whole):
 
 
 @pytest.mark.parametrize("step", [8, 18])
-def test_a_search_that_was_cut_off_continues(tuned, whole, tmp_path, monkeypatch, step):
+def test_an_interrupted_search_continues(tuned, whole, tmp_path, monkeypatch, step):
     with monkeypatch.context() as patch:
         interrupt_at(patch, step)
         with pytest.raises(KeyboardInterrupt):
@@ -98,7 +98,7 @@ def test_trials_that_fall_behind_are_pruned(tuned, tmp_path):
     assert (good["state"], bad["state"]) == ("complete", "pruned")
 
 
-def test_by_default_the_settings_of_train_come_first_and_others_around_them(tuned, tmp_path):
+def test_the_settings_of_train_are_tried_first(tuned, tmp_path):
     manifest = tuned(tmp_path / "out", learning_rate=None, epochs=1, temperature=[0.5, 2], limit=32)
     trials = manifest["tuning"]["trials"][1:]
     usual = TrainingOptions().suited(32).learning_rate
@@ -117,7 +117,7 @@ def test_by_default_the_settings_of_train_come_first_and_others_around_them(tune
         ({"loss_options": {"temperature": 1}, "temperature": 1}, "--set loss.temperature fixes it"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(tuned, tmp_path, changes, message):
+def test_an_impossible_search_is_refused(tuned, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         tuned(tmp_path / "out", **changes)
     assert not any(tmp_path.iterdir())

@@ -121,6 +121,6 @@ def test_the_contract_is_kept():
         (Representation(weights=torch.ones(2, 3)), Representation(weights=torch.ones(4, 3))),
     ],
 )
-def test_representations_that_it_is_not_for(queries, documents):
+def test_unsuitable_representations_are_refused(queries, documents):
     with pytest.raises(UnsupportedError, match=r"vectors with parts.*--pooler aggretriever, or --loss contrastive"):
         loss_of(queries, documents)

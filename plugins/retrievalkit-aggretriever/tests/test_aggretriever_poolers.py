@@ -374,7 +374,7 @@ def test_the_contract_is_kept(options, tiny_model):
         ("llama", False, UnsupportedError, r"\[CLS\]-like token .* adds none\. Choose a model that does"),
     ],
 )
-def test_encoders_that_it_is_not_for_are_refused(architecture, vocabulary_head, error, message, tmp_path):
+def test_unsuitable_encoders_are_refused(architecture, vocabulary_head, error, message, tmp_path):
     model = testing.tiny_model(tmp_path, architecture=architecture)
     options = {"cls_dim": 8, "agg_dim": 24, "vocabulary_head": vocabulary_head}
     with pytest.raises(error, match=message):

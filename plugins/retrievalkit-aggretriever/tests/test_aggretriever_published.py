@@ -109,7 +109,7 @@ def test_projections_new(tiny_model, tmp_path):
     assert not torch.equal(retriever.pooler.term_projection.weight, projections()["tok_proj.weight"])
 
 
-def test_parts_that_are_not_wanted_are_left(tiny_model, tmp_path):
+def test_projections_of_unused_parts_are_ignored(tiny_model, tmp_path):
     folder = hub_layout(tmp_path / "published", tiny_model)
     assert create(folder, cls_dim=0).pooler.cls_projection is None
     retriever = create(folder, term_weight="none", padding="masked")
@@ -146,7 +146,7 @@ class Unsafe:
 
 
 @pytest.mark.parametrize("damage", ["rubbish", "empty", "code", "list"])
-def test_a_damaged_file_is_one_clear_message(damage, tiny_model, tmp_path):
+def test_a_damaged_file_is_refused_with_a_message(damage, tiny_model, tmp_path):
     """Nothing but tensors is unpickled."""
     folder = trained_layout(tmp_path / "published", tiny_model)
     file = folder / "TermWeightTrans.pt"

@@ -98,7 +98,7 @@ def test_the_ar_decoder_is_a_block_of_gpt2_and_a_norm():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_each_place_sees_what_it_should(causal, training):
+def test_positions_attend_to_the_right_positions(causal, training):
     """The vector in the first place; AE all places, AR none that follow; neither padding; not what [CLS] was."""
     own = decoder(causal=causal).train(training)
     vectors, embeddings, mask = inputs(1)
@@ -138,7 +138,7 @@ def test_weights_start_small(layers, small):
                 assert abs(parameter.mean().item()) < 0.001, name
 
 
-def test_positions_of_its_own_where_embeddings_have_none():
+def test_the_decoder_learns_positions_if_embeddings_have_none():
     own = decoder(causal=False, positions=9)
     vectors, embeddings, mask = inputs()
     states = own(vectors, embeddings, mask)

@@ -194,7 +194,7 @@ class TestDense:
 
 
 @pytest.mark.parametrize("views", ["dense", "sparse"])
-def test_each_view_alone_is_what_it_is_with_the_other(views, info, make_states):
+def test_a_view_does_not_depend_on_the_other_view(views, info, make_states):
     states, pooler = make_states(TEXTS), make(info, views=views)
     alone, both = pooler(states, "document"), make(info)(states, "document")
     for name in ("vectors", "weights"):

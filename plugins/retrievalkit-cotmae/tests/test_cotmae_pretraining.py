@@ -189,7 +189,7 @@ def test_each_span_is_rebuilt_from_its_partner(pretrainer_of):
     assert batch["encoder_texts"].attention_mask.sum(dim=1).tolist() == [len(span) for span in expected]
 
 
-def test_masks_of_the_encoder_and_of_the_decoder_are_drawn_apart(pretrainer_of):
+def test_masks_of_encoder_and_decoder_are_independent(pretrainer_of):
     text = " ".join(["people pay with the euro in the city of lima and"] * 2)
     pretrainer = pretrainer_of()
     batch = batch_of(pretrainer, pairs=[(text, text)] * 20)
@@ -218,7 +218,7 @@ def test_a_document_is_one_sample_if_it_has_two_spans(pretrainer_of):
     ("partners", "gaps"),
     [("nearby", {-1, 1}), (["random_sampled"], {-3, -2, -1, 1, 2, 3}), ("overlap,nearby", {-1, 0, 1})],
 )
-def test_partners_are_of_the_kinds_that_are_wanted(pretrainer_of, partners, gaps):
+def test_partners_are_of_the_chosen_kinds(pretrainer_of, partners, gaps):
     pretrainer, text = pretrainer_of(partners=partners), document(4, 4, 4, 4)
     drawn = [pretrainer.sample(text, 0, random.Random(seed)) for seed in range(100)]
     assert {(other.ids[0] - anchor.ids[0]) // 4 for anchor, other in drawn} == gaps
@@ -234,7 +234,7 @@ def reached(pretrainer, value):
     return {name for name, weight in pretrainer.named_parameters() if weight.grad is not None and weight.grad.any()}
 
 
-def test_a_term_of_weight_nought_is_not_computed(pretrainer_of, monkeypatch):
+def test_a_term_of_weight_0_is_not_computed(pretrainer_of, monkeypatch):
     pretrainer = pretrainer_of(**only("ae_dense"))
     assert set(batch_of(pretrainer)) == {"encoder_texts", "encoder_labels", "ae_texts", "ae_labels"}
     everything = loss_of(pretrainer_of())
@@ -261,7 +261,7 @@ def test_wrong_options(pretrainer_of, options, message):
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
-def test_other_architectures_have_it_too(pretrainer_of, tmp_path, architecture):
+def test_other_architectures_are_supported(pretrainer_of, tmp_path, architecture):
     pretrainer = pretrainer_of(testing.tiny_model(tmp_path, architecture=architecture))
     own = [decoder.positions is not None for decoder in pretrainer.decoders.values()]
     assert own == [architecture == "modernbert"] * 2

@@ -151,7 +151,7 @@ def test_weights_add_to_the_score():
         (Representation(vectors=torch.ones(2, 3, 2)), documents(), "one vector per query, but this pooler computes 3"),
     ],
 )
-def test_representations_that_it_is_not_for(q, d, message):
+def test_unsuitable_representations_are_refused(q, d, message):
     with pytest.raises(UnsupportedError, match=rf"{message}.*--pooler self_contrastive.*--loss contrastive"):
         loss_of(q, d)
 

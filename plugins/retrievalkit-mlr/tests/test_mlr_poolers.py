@@ -96,7 +96,7 @@ def test_a_query_is_one_vector_of_the_last_layer(name, source, info, make_states
 
 
 @pytest.mark.parametrize("layers", [(1, 4, 2), "4,1,2", "-1,-4,2"])
-def test_layers_are_highest_first_however_they_are_named(layers, info, make_states):
+def test_layers_are_in_descending_order(layers, info, make_states):
     states = make_states([4, 6])
     representation = pooled("multi_layer", info, states, layers=layers)
     assert torch.equal(representation.vectors, torch.stack([states.layers[layer][:, 0] for layer in (4, 2, 1)], dim=1))
@@ -194,7 +194,7 @@ def test_scalar_mix_weights(info, make_states):
 
 @every_pooler
 @pytest.mark.parametrize("side", ["query", "document"])
-def test_normalized_vectors_point_the_same_way_and_have_length_one(name, side, info, make_states):
+def test_normalized_vectors_keep_their_direction(name, side, info, make_states):
     plain, normalized = (
         pooled(name, info, make_states([3, 5]), side, normalize=normalize).vectors for normalize in (False, True)
     )

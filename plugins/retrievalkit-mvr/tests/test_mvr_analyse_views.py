@@ -242,7 +242,7 @@ class TestCommand:
         assert message in result.stderr
         assert not folder.exists()
 
-    def test_what_is_left_out_is_said(self, rkit, tiny_collection, tmp_path):
+    def test_data_left_out_is_reported(self, rkit, tiny_collection, tmp_path):
         (tmp_path / "some.tsv").write_text("q0-0\tc0\t1\nq0-1\tc0\t0\nq0-2\tnone\t1\nnobody\tc1\t1\n")
         options = ("--queries", tiny_collection.queries, "--qrels", tmp_path / "some.tsv", "--no-plot")
         result, _ = rkit(*self.LAYERS, *options, judged=[])
@@ -257,7 +257,7 @@ class TestCommand:
         assert "no pair of a query and a relevant document" in result.stderr
 
 
-def test_the_table_and_the_plot_take_any_number_of_views(analyse, tmp_path):
+def test_the_table_and_the_plot_show_any_number_of_views(analyse, tmp_path):
     # The first 30 of 40 views answer a query each, and the last one two.
     queries = {f"q{row}": np.eye(40)[[min(row, 39)]] for row in (*range(30), 39, 40)}
     many, _ = analyse(queries, {"d": np.eye(40)}, {"d": list(queries)})

@@ -123,7 +123,7 @@ def test_equals_numpy(seed, n_queries, others, m, weight, annealing, floor, epoc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"local_weight": 0}, {"temperature": 0.05}])
-def test_keeps_the_contract(options):
+def test_the_contract_is_kept(options):
     testing.check("loss", "global_local", **options)
 
 
@@ -135,7 +135,7 @@ def test_keeps_the_contract(options):
         (queries(), replace(documents(), kept=0), "this one indexes one. Choose --loss self_contrastive"),
     ],
 )
-def test_representations_that_it_is_not_for(q, d, message):
+def test_unsuitable_representations_are_refused(q, d, message):
     with pytest.raises(UnsupportedError, match=rf"loss 'global_local' .*{message}"):
         loss_of(q, d)
 

@@ -58,7 +58,7 @@ def test_a_vector_of_each_viewer_in_each_layer(layers, viewers, first):
 
 
 @pytest.mark.parametrize("query_viewer", [True, False])
-def test_a_query_has_one_of_the_last_layer(query_viewer):
+def test_a_query_has_one_vector_of_the_last_layer(query_viewer):
     states = states_of(extra=1, first=2)
     vectors = pooler_of(layers="1,2", query_viewer=query_viewer)(states, "query").vectors
     assert torch.equal(vectors[:, 0], states.layers[4][:, 2 if query_viewer else 0])
@@ -133,7 +133,7 @@ def encoded(retriever, texts, side):
     return retriever.encode(texts, side, precision="fp32").vectors
 
 
-def test_a_query_without_a_viewer_is_as_it_always_was(model):
+def test_a_query_without_viewer_keeps_its_tokens(model):
     of_viewers = retriever(model, viewers=2, query_viewer=False)
     plain = Retriever.create(model, pooler="cls").to("cpu").eval()
     torch.testing.assert_close(encoded(of_viewers, QUERY, "query"), encoded(plain, QUERY, "query"))

@@ -24,7 +24,7 @@ EVERY = ("bert", "t5", "distilbert", "llama", "roberta", "mpnet", "modernbert")
 
 @pytest.fixture
 def encoder_of(tiny_model):
-    """Function that returns a encoder encoder in eval mode."""
+    """Function that returns an encoder, prepared for a pooler, in eval mode."""
 
     def make(model=tiny_model, needs=None, **options):
         encoder = registry.create("encoder", "transformer", model, **options)

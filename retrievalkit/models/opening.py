@@ -1,4 +1,4 @@
-"""Opens checkpoints and pretrained models as retrievers. Imports torch only when it opens a model."""
+"""Opening of checkpoints and pretrained models as retrievers. Imports torch only when a model is opened."""
 
 from __future__ import annotations
 

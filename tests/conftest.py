@@ -1,4 +1,4 @@
-"""What tests of the core share besides the conftest.py above."""
+"""Fixtures of the core's tests, in addition to those of the conftest.py above."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from places import ROOT
 
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory):
-    """The folder of a T5 of two layers, width 32."""
+    """Folder of a T5 with two layers of width 32."""
     import retrievalkit_testing as testing
 
     return testing.tiny_model(tmp_path_factory.mktemp("t5"), architecture="t5")
@@ -19,7 +19,7 @@ def tiny_t5(tmp_path_factory):
 
 @pytest.fixture
 def memory(monkeypatch, tmp_path):
-    """The file system of memory://, empty."""
+    """Empty file system memory://."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     import fsspec
 

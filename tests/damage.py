@@ -1,4 +1,4 @@
-"""Damage to the files of an index, which `--verify` has to detect, whatever indexer wrote them."""
+"""Damage to the files of an index, which `--verify` must detect for every indexer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_damage(index: str | Path, other: str | Path, folder: str | Path, *, se
         seeds: Number of copies for each kind of damage.
 
     Raises:
-        AssertionError: Names the damage that was not detected.
+        AssertionError: Damage was not detected; the message names it.
     """
     for kind, seed in itertools.product(DAMAGES, range(seeds)):
         copy = Path(folder) / f"{kind}-{seed}"
@@ -39,10 +39,10 @@ def check_damage(index: str | Path, other: str | Path, folder: str | Path, *, se
             rk.Index.open(copy, verify=True)
         except InputError as error:
             message = str(error)
-        assert message, f"an index is opened whose files were damaged ({where})"
+        assert message, f"damage was not detected ({where})"
         named = str(damaged) in message or (damaged.name == MANIFEST and str(copy) in message)
-        assert named, f"a message that does not name the file ({where}): {message}"
-        assert "\n" not in message, f"a message of several lines ({where}): {message}"
+        assert named, f"the message does not name the file ({where}): {message}"
+        assert "\n" not in message, f"the message has several lines ({where}): {message}"
 
 
 def _damage(index: Path, other: Path, kind: Damage, draw: random.Random) -> Path:
@@ -62,8 +62,9 @@ def _damage(index: Path, other: Path, kind: Damage, draw: random.Random) -> Path
         (index.parent / f"{index.name}.moved").write_bytes(content)
         path.symlink_to(index.parent / f"{index.name}.moved")
     elif kind != "gone":
-        named = other / path.relative_to(index)
-        same = named if named.is_file() else draw.choice(sorted(one for one in other.rglob("*") if one.is_file()))
+        same = other / path.relative_to(index)
+        if not same.is_file():
+            same = draw.choice(sorted(file for file in other.rglob("*") if file.is_file()))
         start = draw.randrange(len(content) + 1)
         changed = {
             "bytes": content[:start] + draw.randbytes(64) + content[start + 64 :],

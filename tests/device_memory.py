@@ -1,4 +1,4 @@
-"""A device with room for a number of tokens: those of a batch, and of the graphs that wait for their gradient."""
+"""Stand-in for a device whose memory holds a number of tokens: of a batch, and of graphs before their backward pass."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 
 class DeviceMemory:
-    """Makes models raise torch.OutOfMemoryError where a batch does not fit.
+    """Memory of a device: models raise torch.OutOfMemoryError if a batch does not fit.
 
     Attributes:
-        sizes: Tokens of each batch that was computed.
-        trained: Those of the batches with a graph.
+        sizes: Number of tokens of each batch.
+        trained: Number of tokens of each batch with a graph.
     """
 
     def __init__(self, tokens):

@@ -15,6 +15,6 @@ def seeded(function, *arguments, seed=0, **options):
 
 
 def drop_mask(shape, probability):
-    """A bool tensor, True where dropout with this probability drops a value."""
+    """Return a bool tensor, True where dropout with this probability drops a value."""
     ones = torch.ones(math.prod(shape), dtype=torch.int8)
     return drop(ones, probability, places(len(ones))).view(tuple(shape)) == 0

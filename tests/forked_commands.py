@@ -1,4 +1,4 @@
-"""Commands of rkit in processes forked from a test's own, which has imported torch already: real ones, and fast."""
+"""Commands of rkit in forked processes, which start fast because torch is already imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code (negative: the signal that killed it) and what it printed."""
+    """Result of a command: its exit code (negative: the signal that killed it) and its output."""
 
     code: int | None
     out: str
@@ -27,12 +27,12 @@ def _rkit(words):
 
 
 def _pytest(words):
-    """As in a process of its own: nothing of the pytest that it was forked from."""
+    """Run pytest without the state of the pytest that the process was forked from."""
     import pytest
 
     from retrievalkit import registry
 
-    for name in [one for one in os.environ if one.startswith("PYTEST_")]:
+    for name in [variable for variable in os.environ if variable.startswith("PYTEST_")]:
         del os.environ[name]
     warnings.resetwarnings()
     registry.default_registry.cache_clear()
@@ -46,7 +46,7 @@ class Command:
         words: The command line, without "rkit".
         folder: The working folder.
         prepare: Called in the new process before the command, to set a limit or to replace a function.
-        program: What is called with the words instead of rkit.
+        program: Function to call with the words instead of rkit.
     """
 
     def __init__(self, *words, folder, prepare=None, program=None):
@@ -87,7 +87,7 @@ def rkit(*words, folder, prepare=None, timeout=60):
 
 
 def pytest_in(folder, *words, environment, timeout=120):
-    """Run the tests of a folder, with some variables and what PYTHONPATH of these names."""
+    """Run the tests of a folder with environment variables; PYTHONPATH applies to this process too."""
 
     def prepare():
         os.environ.update(environment)
@@ -101,6 +101,6 @@ def complete(words, output):
 
 
 def content(place):
-    """The files of an output, without what contains times."""
-    files = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
-    return {one.name: one.read_bytes() for one in files if not one.name.startswith(("events.", "pace."))}
+    """Return the files of an output, except those that contain times."""
+    files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
+    return {file.name: file.read_bytes() for file in files if not file.name.startswith(("events.", "pace."))}

@@ -1,4 +1,4 @@
-"""Searches with keywords, and the fusion of whole runs, query by query, that tests compare searches with."""
+"""Searches with keyword options, and the fusion of whole runs as a reference for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrievalkit.search.searcher import Searcher, find
 
 
 def search(indexes, *, queries, k=1000, model=None, options=None, note=notices.note, **named):
-    """The run of queries."""
+    """Search; return the run."""
     chosen = HybridOptions(**check_options("search", HybridOptions, named))
     fusion = chosen.fused(len(indexes))
     searcher = Searcher(indexes, model=model, options=options, note=note)
@@ -19,9 +19,10 @@ def search(indexes, *, queries, k=1000, model=None, options=None, note=notices.n
 
 
 def fuse(runs, *, method="rrf", k=None, depth=1000, **named):
-    """Several runs as one, best first; queries in order of first appearance."""
+    """Fuse runs; queries are in order of first appearance."""
     options = FusionOptions(**check_options("fuse", FusionOptions, {"fusion": method, "rrf_k": k, **named}))
     fusion = options.fused(0)
     fusion.weights_of(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run)
-    return {one: as_hits(*fusion(gather([ranking(run, one) for run in runs], one), depth)) for one in queries}
+    rankings = {query: gather([ranking(run, query) for run in runs], query) for query in queries}
+    return {query: as_hits(*fusion(candidates, depth)) for query, candidates in rankings.items()}

@@ -28,7 +28,7 @@ class Repository:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Requests of huggingface_hub that create a repository, commit files without LFS, list files and download them."""
+    """Handler of huggingface_hub's requests: create a repository, commit files without LFS, list and download files."""
 
     protocol_version = "HTTP/1.1"
 
@@ -56,18 +56,18 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(401, {"error": "Invalid username or password."})
         repositories = self.server.repositories
         if self.path == "/api/repos/create":
-            asked = json.loads(sent)
-            name = "/".join(filter(None, (asked.get("organization") or "me", asked["name"])))
+            request = json.loads(sent)
+            name = "/".join(filter(None, (request.get("organization") or "me", request["name"])))
             if name in repositories:
                 return self.answer(
                     409, {"error": "You already created this model repo", "url": f"{self.server.address}/{name}"}
                 )
-            private = asked.get("private") or asked.get("visibility") == "private"
+            private = request.get("private") or request.get("visibility") == "private"
             repositories[name] = Repository(bool(private), {".gitattributes": b"*.safetensors filter=lfs\n"})
             return self.answer(content={"url": f"{self.server.address}/{name}", "name": name})
         name, action = re.fullmatch(r"/api/models/(.+?)/(preupload|commit)/main", self.path).groups()
         if action == "preupload":
-            files = [{**one, "uploadMode": "regular", "shouldIgnore": False} for one in json.loads(sent)["files"]]
+            files = [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in json.loads(sent)["files"]]
             return self.answer(content={"files": files})
         for line in sent.splitlines():
             entry = json.loads(line)
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(content={"success": True, "commitOid": commit, "commitUrl": f"/{name}/commit/{commit}"})
 
     def validated(self, card):
-        """The hub refuses a card whose base model is not the name of a model."""
+        """Answer the validation of a card, whose base model must be the name of a model."""
         metadata = yaml.safe_load(card.split("---")[1])
         try:
             if "base_model" in metadata:

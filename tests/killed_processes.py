@@ -1,4 +1,4 @@
-"""Processes forked from a test's own: several that train together, or one that is killed at a chosen moment."""
+"""Forked processes: several that train together, or a process that is killed at a chosen moment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import socket
 
 import pytest
 
-# For tests that fork. The other threads are those of libraries, and the forks use none of them.
+# For tests that fork: the forks use no threads of the libraries.
 forks = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def first_fast(moments):
-    """The moments as parameters of a test; all but the first are slow."""
-    return [pytest.param(one, marks=() if row == 0 else pytest.mark.slow) for row, one in enumerate(moments)]
+    """Return the moments as parameters of a test; all except the first are slow."""
+    return [pytest.param(moment, marks=() if row == 0 else pytest.mark.slow) for row, moment in enumerate(moments)]
 
 
 def kill():
@@ -25,7 +25,7 @@ def kill():
 def kill_at_call(owner, name, count, *, after=False):
     """Replace a function so that the process is killed at its `count`-th call, before or after its work.
 
-    It is not put back: this is called in the process that is to die.
+    For use in the forked process: the function is not restored.
     """
     original, calls = getattr(owner, name), []
 
@@ -42,7 +42,7 @@ def kill_at_call(owner, name, count, *, after=False):
 
 
 def in_another_process(function):
-    """Run in a fork, which has torch imported already; returns the exit code, `-signal.SIGKILL` of a killed one."""
+    """Run in a fork, where torch is already imported; return its exit code, `-signal.SIGKILL` if it was killed."""
     process = multiprocessing.get_context("fork").Process(target=function)
     process.start()
     process.join()
@@ -50,7 +50,7 @@ def in_another_process(function):
 
 
 def start(function, folder, count):
-    """Fork processes with the environment that torchrun gives; what `function` returns is stored in the folder."""
+    """Fork processes with the environment of torchrun; results of `function` are stored in the folder."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -67,6 +67,6 @@ def start(function, folder, count):
 
     context = multiprocessing.get_context("fork")
     started = [context.Process(target=run, args=(rank,), daemon=True) for rank in range(count)]
-    for one in started:
-        one.start()
+    for process in started:
+        process.start()
     return started

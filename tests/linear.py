@@ -1,4 +1,4 @@
-"""Work that grows as its input does, not as its square: checked by processor time, generously."""
+"""Check of linear run time, generous, by processor time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def assert_linear(work, small, large):
-    """Eight times the input takes at most 24 times as long, where quadratic work takes 64 times.
+    """Check that eight times the input takes at most 24 times as long; quadratic work would take 64 times.
 
     Args:
         work: The function under test.
@@ -21,5 +21,5 @@ def assert_linear(work, small, large):
         return time.process_time() - start
 
     first = min(seconds(small) for _ in range(3))
-    # What is done in a few milliseconds is measured too roughly.
+    # A few milliseconds cannot be measured precisely.
     assert seconds(large) < max(24 * first, 0.5)

@@ -1,4 +1,4 @@
-"""A plugin in a local file, for tests: an indexer of texts, which counts the words that a query and a text share."""
+"""Local plugin for tests: an indexer of texts, which counts the words that a query and a text share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from retrievalkit.contracts import Indexer
 
 
 class Overlap(Indexer):
-    """Counts shared words.
+    """Indexer whose scores are numbers of shared words.
 
     Args:
-        lower: Whether case matters not.
+        lower: Ignore case.
     """
 
     indexes = "texts"
@@ -32,11 +32,13 @@ class Overlap(Indexer):
 
     def search(self, queries, k):
         split = (lambda text: set(text.lower().split())) if self.lower else (lambda text: set(text.split()))
-        found = []
+        results = []
         for query in queries:
             scored = [(-len(split(query) & split(text)), name) for name, text in self.texts.items()]
-            found.append([(name, -score) for score, name in sorted(scored)[:k] if score])
-        return [[name for name, _ in hits] for hits in found], [np.float32([one for _, one in hits]) for hits in found]
+            results.append([(name, -score) for score, name in sorted(scored)[:k] if score])
+        return [[name for name, _ in hits] for hits in results], [
+            np.float32([score for _, score in hits]) for hits in results
+        ]
 
 
 @hookimpl

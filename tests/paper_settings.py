@@ -1,6 +1,6 @@
-"""The papers' hyper-parameters, recipe by recipe; `python tests/paper_settings.py` prints ours beside them.
+"""The papers' hyper-parameters, by recipe; `python tests/paper_settings.py` prints ours next to them.
 
-What a paper does not give is not here: the recipes say in comments what we chose.
+Hyper-parameters that a paper does not report are not listed: comments in the recipes explain our choices.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PAPERS: dict[str, dict[str, Settings]] = {
     "aggretriever/table6": {
         "train": AGG_MARCO,
         "mined": {"depth": 200, "negatives": 200, "sample": "top"},
-        "stage2": AGG_MARCO | {"epochs": 2, "separate_towers": None},  # those of the checkpoint that goes on
+        "stage2": AGG_MARCO | {"epochs": 2, "separate_towers": None},  # as in the checkpoint
     },
     **{f"aggretriever/table{n}": {"train": AGG_QA} for n in ("2_nq", "2_triviaqa", "4", "5_nq", "5_triviaqa")},
     **{f"mvr/table{n}": {"train": MVR} for n in ("1", "2", "3", "5", "6", "8")},
@@ -98,13 +98,13 @@ load = cache(load_with_any_values)
 
 
 def ours(recipe: Recipe, step: str) -> list[Settings]:
-    """The settings of a step in each row and for each seed, those of `--set` among them."""
-    found = []
-    for one in recipe.steps:
-        if one.name.rpartition("/")[2] == step:
-            options = {name.replace("-", "_"): value for name, value in one.options.items()}
-            found.append(options | flatten(options.get("set") or {}))
-    return found
+    """Return the settings of a step for each row and seed, `--set` included."""
+    settings = []
+    for part in recipe.steps:
+        if part.name.rpartition("/")[2] == step:
+            options = {name.replace("-", "_"): value for name, value in part.options.items()}
+            settings.append(options | flatten(options.get("set") or {}))
+    return settings
 
 
 if __name__ == "__main__":
@@ -112,5 +112,5 @@ if __name__ == "__main__":
         recipe = load(recipe_name)
         for step_name, settings in steps.items():
             for setting, paper in settings.items():
-                mine = {str(found.get(setting)) for found in ours(recipe, step_name)}
+                mine = {str(own.get(setting)) for own in ours(recipe, step_name)}
                 print(f"{recipe_name:28} {step_name:16} {setting:20} paper {paper!s:18} ours {' '.join(sorted(mine))}")

@@ -1,4 +1,4 @@
-"""Where tests find the repository's own files, and the shared data of the machine if it has any."""
+"""Paths of the repository, and of shared data if the machine has any."""
 
 import os
 from pathlib import Path

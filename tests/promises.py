@@ -1,7 +1,7 @@
-"""What is promised to plugins, with signatures, as lines; `python tests/promises.py` writes those of this version.
+"""Names and signatures promised to plugins; `python tests/promises.py` writes those of this version.
 
-A promised module promises what its `__all__` names, or else what it defines and does not start with an underscore; of
-the modules below `retrievalkit.data` only the names that are listed here.
+A module promises the names in its `__all__`, or else its definitions without a leading underscore; modules below
+`retrievalkit.data` promise only the names listed here.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ PROMISED = {
 
 
 def lines() -> list[str]:
-    """One line for each promised name and member, sorted."""
-    found = []
+    """Return a line for each promised name and member, sorted."""
+    promised = []
     for module, chosen in PROMISED.items():
         loaded = importlib.import_module(module)
         for name in chosen or names_in(loaded):
-            found += [f"{module}.{line}" for line in _lines_of(name, getattr(loaded, name))]
-    return sorted(found)
+            promised += [f"{module}.{line}" for line in _lines_of(name, getattr(loaded, name))]
+    return sorted(promised)
 
 
 def names_in(module) -> list[str]:
@@ -90,10 +90,11 @@ def _lines_of(name, value) -> list[str]:
     members = {}
     for base in reversed(value.__mro__):
         if base.__module__.startswith("retrievalkit"):
-            members |= {one: what for one, what in vars(base).items() if not one.startswith("_") or one == "__call__"}
-            members |= dict.fromkeys(one for one in vars(base).get("__annotations__", {}) if not one.startswith("_"))
+            own = vars(base)
+            members |= {key: value for key, value in own.items() if not key.startswith("_") or key == "__call__"}
+            members |= dict.fromkeys(key for key in own.get("__annotations__", {}) if not key.startswith("_"))
             members = dict.fromkeys(_documented_attributes(base)) | members
-    # What other libraries define is theirs: torch's modules, enumerations, protocols.
+    # Constructors that other libraries define are not promised: torch's modules, enumerations, protocols.
     made_here = dataclasses.is_dataclass(value) or any(
         base.__module__.startswith("retrievalkit")
         and "__init__" in vars(base)
@@ -101,15 +102,15 @@ def _lines_of(name, value) -> list[str]:
         for base in value.__mro__
     )
     options = _signature(value) if made_here else ""
-    fields = {one.name for one in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
     return [
         f"{name}{options}",
-        *(f"{name}.{one}{_of_member(what)}" for one, what in members.items() if one not in fields),
+        *(f"{name}.{key}{_of_member(member)}" for key, member in members.items() if key not in fields),
     ]
 
 
 def _documented_attributes(value) -> list[str]:
-    """The names in the section "Attributes" of a class, which its instances have."""
+    """Return the names in the section "Attributes" of a class."""
     section = inspect.cleandoc(vars(value).get("__doc__") or "").partition("\nAttributes:\n")[2]
     return re.findall(r"^    (\w+):", section.partition("\n\n")[0], re.MULTILINE)
 
@@ -126,14 +127,14 @@ def _signature(value) -> str:
         signature = inspect.signature(value)
     except (ValueError, TypeError):
         return ""
-    own = [one for one in signature.parameters.values() if not one.name.startswith("_")]
+    public = [parameter for parameter in signature.parameters.values() if not parameter.name.startswith("_")]
     # Defaults that are functions have an address; whether annotations are quoted depends on the version of Python.
-    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", str(signature.replace(parameters=own)))
+    text = re.sub(r"<function .*? at 0x[0-9a-f]+>", "...", str(signature.replace(parameters=public)))
     return _without_metadata(re.sub(r"['\"]|typing\.(?=Annotated)", "", text))
 
 
 def _without_metadata(text: str) -> str:
-    """A signature whose annotations are types alone: `Annotated[int, Ge(1)]` is `int`."""
+    """Replace annotations with metadata by their types: `Annotated[int, Ge(1)]` by `int`."""
     while (start := text.find("Annotated[")) >= 0:
         inner, depth, parts = start + len("Annotated["), 0, [""]
         for end in range(inner, len(text)):
@@ -161,9 +162,9 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def digest(found: list[str]) -> str:
-    """Eight characters that change with the lines: CHANGELOG.md has them beside the version."""
-    return hashlib.blake2b("\n".join(found).encode(), digest_size=4).hexdigest()
+def digest(promises: list[str]) -> str:
+    """Return eight characters that change with the lines, recorded in CHANGELOG.md with the version."""
+    return hashlib.blake2b("\n".join(promises).encode(), digest_size=4).hexdigest()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real S3 server in a thread of a test's process, which counts the bytes that it gives."""
+"""S3 server in a thread of the test's process, which counts the bytes it sends."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import pytest
 
 @contextmanager
 def serving():
-    """Yield the address of a server, and what it has given: bytes by bucket and object."""
+    """Yield the address of a server, and the number of bytes sent, by bucket and object."""
     app = pytest.importorskip("moto.moto_server.werkzeug_app")
     pytest.importorskip("s3fs")
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    whole, given = app.DomainDispatcherApplication(app.create_backend_app), Counter()
+    whole, sent = app.DomainDispatcherApplication(app.create_backend_app), Counter()
 
     def counting(environ, start_response):
         for piece in whole(environ, start_response):
-            given[environ["PATH_INFO"].removeprefix("/")] += len(piece)
+            sent[environ["PATH_INFO"].removeprefix("/")] += len(piece)
             yield piece
 
     server = make_server("127.0.0.1", 0, counting, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", given
+    yield f"http://127.0.0.1:{server.server_port}", sent
     server.shutdown()
     thread.join()
 
@@ -40,9 +40,11 @@ def client(address):
 
 
 def objects(address, bucket):
-    """A bucket's objects by name, as the server has them, without any code of ours."""
+    """Return a bucket's objects by name, read with boto3."""
     listed = client(address).list_objects_v2(Bucket=bucket).get("Contents", [])
-    return {one["Key"]: client(address).get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed}
+    return {
+        entry["Key"]: client(address).get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in listed
+    }
 
 
 def put(address, bucket, name, data):

@@ -1,4 +1,4 @@
-"""`rkit` with one more command, `write`, that takes its time; and the program that runs a step of it.
+"""`rkit` with another command, `write`, which can wait or fail; and the program that runs a step of it.
 
 python stepping.py run RECIPE --output DIR --jobs 2
 python stepping.py                                     # a step, on standard input
@@ -44,13 +44,15 @@ def write_figures(options) -> None:
     note(f"{'resume' if options.resume else 'start'} {text} {os.environ.get('OMP_NUM_THREADS')}")
     try:
         time.sleep(options.seconds)
-        # A name of a file would be an input of the step, whose appearance changes it.
+        # The name of a file would be an input of the step, which changes when the file appears.
         while until and not Path(f"{until}.txt").exists():
             time.sleep(0.02)
         if options.fail:
             msg = f"the text '{text}' is broken."
             raise InputError(msg)
-        total = len(text) + sum(json.loads(Path(one).read_text())["metrics"]["nDCG@10"] for one in options.sources)
+        total = len(text) + sum(
+            json.loads(Path(source).read_text())["metrics"]["nDCG@10"] for source in options.sources
+        )
         Path(options.output).parent.mkdir(parents=True, exist_ok=True)
         Path(options.output).write_text(json.dumps({"metrics": {"nDCG@10": total}}))
         click.echo(f"wrote {text}")

@@ -1,4 +1,4 @@
-"""Every loss on every pooler, of the core and of the plugins: a gradient, cached or plain, or a clear error at once."""
+"""Every loss with every pooler, of the core and the plugins: equal cached and plain gradients, or a clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEACHER = torch.tensor([[9.0, 2.0, 1.0, math.nan, 0.0], [1.0, math.nan, 7.0, 6.0
 SEVERAL = {"layers": [1, 2]}
 ONE_OF_SEVERAL = {**SEVERAL, "keep": "last"}
 SPARSE = {"top_k": 20}
-# name: (pooler, options, what its representations have)
+# name: (pooler, options, fields of its representations)
 POOLERS = {
     "cls": ("cls", {}, {"vectors"}),
     "mean": ("mean", {"normalize": True}, {"vectors"}),
@@ -56,14 +56,14 @@ POOLERS = {
 }
 
 
-def has_meaning(loss: str, has: set[str]) -> bool:
-    """Whether a loss has a meaning for representations that have this."""
+def is_supported(loss: str, fields: set[str]) -> bool:
+    """True if a loss supports representations with these fields."""
     if loss == "self_contrastive":
-        return "kept" in has
+        return "kept" in fields
     if loss == "global_local":
-        # Not where one vector alone is indexed: training and search would not agree.
-        return "vectors" in has and not has & {"query vectors", "kept"}
-    return {"aggretriever": "parts" in has, "flops": "weights" in has}.get(loss, True)
+        # With a single indexed vector, training and search would differ.
+        return "vectors" in fields and not fields & {"query vectors", "kept"}
+    return {"aggretriever": "parts" in fields, "flops": "weights" in fields}.get(loss, True)
 
 
 LOSSES = {
@@ -76,28 +76,28 @@ LOSSES = {
     "distill_kl": {"contrastive": 0.3},
     "margin_mse": {"temperature": 0.5},
 }
-# Losses see what representations have and nothing else of a pooler: the first pooler of each kind is tried with all.
-FIRST = {frozenset(has): name for name, (_, _, has) in reversed(POOLERS.items())}.values()
+# Losses see only representations: the first pooler of each kind is tested with all losses.
+FIRST = {frozenset(fields): name for name, (_, _, fields) in reversed(POOLERS.items())}.values()
 PAIRS = [(pooler, loss) for pooler in POOLERS for loss in LOSSES if pooler in FIRST or loss == "contrastive"]
 
 
 @pytest.fixture(scope="module")
 def chunks_of(tiny_model):
-    """A retriever with a pooler, and the chunks of a step for it; made once for each pooler."""
-    made = {}
+    """Function that returns a retriever with a pooler, and the chunks of a step; cached by pooler."""
+    cached = {}
 
     def chunks_of(name):
-        if name not in made:
+        if name not in cached:
             pooler, options, _ = POOLERS[name]
             retriever = Retriever.create(tiny_model, pooler=pooler, pooler_options=options, seed=1).train()
-            made[name] = retriever, [*cut(retriever, "query", QUERIES), *cut(retriever, "document", DOCUMENTS)]
-        return made[name]
+            cached[name] = retriever, [*cut(retriever, "query", QUERIES), *cut(retriever, "document", DOCUMENTS)]
+        return cached[name]
 
     return chunks_of
 
 
 def cut(retriever, side, texts):
-    """Two texts a chunk, so that chunks of a step are of different lengths."""
+    """Divide texts into chunks of two, whose lengths differ."""
     tower = retriever.tower(side)
     ids = tower.tokenize(texts, side)
     for first in range(0, len(ids), 2):
@@ -115,22 +115,22 @@ def gradients(retriever, chunks, loss, step):
         torch.autograd.backward,
     )
     named = retriever.named_parameters()
-    return value.total.detach(), {name: one.grad.clone() for name, one in named if one.grad is not None}
+    return value.total.detach(), {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
 @pytest.mark.parametrize(("pooler", "loss"), PAIRS)
-def test_a_loss_on_a_pooler(pooler, loss, chunks_of):
+def test_cached_and_plain_gradients_are_equal_or_the_pair_is_refused(pooler, loss, chunks_of):
     retriever, chunks = chunks_of(pooler)
-    made = registry.create("loss", loss, **LOSSES[loss])
-    if not has_meaning(loss, POOLERS[pooler][2]):
+    criterion = registry.create("loss", loss, **LOSSES[loss])
+    if not is_supported(loss, POOLERS[pooler][2]):
         with pytest.raises(UnsupportedError, match=f"loss '{loss}'"):
-            gradients(retriever, chunks, made, plain_step)
+            gradients(retriever, chunks, criterion, plain_step)
         return
-    total, plain = gradients(retriever, chunks, made, plain_step)
-    cached_total, cached = gradients(retriever, chunks, made, cached_step)
+    total, plain = gradients(retriever, chunks, criterion, plain_step)
+    cached_total, cached = gradients(retriever, chunks, criterion, cached_step)
     assert torch.isfinite(total)
     torch.testing.assert_close(cached_total, total)
-    assert any(name.startswith("towers.") and one.abs().max() > 1e-6 for name, one in plain.items())
+    assert any(name.startswith("towers.") and gradient.abs().max() > 1e-6 for name, gradient in plain.items())
     assert plain.keys() == cached.keys()
-    for name, one in plain.items():
-        torch.testing.assert_close(cached[name], one, rtol=1e-4, atol=1e-6, msg=f"{name} differs when cached")
+    for name, gradient in plain.items():
+        torch.testing.assert_close(cached[name], gradient, rtol=1e-4, atol=1e-6, msg=f"{name} differs when cached")

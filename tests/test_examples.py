@@ -1,4 +1,4 @@
-"""The scripts in examples/ run as they are."""
+"""The scripts in examples/ run without changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_script_is_run():
 
 @forks
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_prints_what_it_shows(name, tiny_model, tiny_collection, tmp_path):
+def test_scripts_print_their_results(name, tiny_model, tiny_collection, tmp_path):
     words = {
         "search": [tiny_model],
         "compare": [],
@@ -35,7 +35,7 @@ def test_a_script_prints_what_it_shows(name, tiny_model, tiny_collection, tmp_pa
     printed = tmp_path / "printed"
 
     def run():
-        # A fork has torch imported already.
+        # In a fork, torch is already imported.
         tempfile.tempdir, sys.argv = str(tmp_path), line
         with printed.open("w") as out, redirect_stdout(out):
             runpy.run_path(line[0], run_name="__main__")

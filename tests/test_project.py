@@ -1,4 +1,4 @@
-"""What surrounds the code: versions, metadata, workflows, forms, and that the documentation names what there is."""
+"""Versions, metadata, workflows, and the completeness of the documentation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_python_m_retrievalkit_is_rkit():
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS)
-def test_the_version_stands_in_the_module_alone(folder):
+def test_the_version_is_only_in_the_module(folder):
     assert "version" not in project(folder)
     metadata = ProjectMetadata(str(ROOT / folder), PluginManager())
     module = "retrievalkit" if folder == "." else Path(folder).name.replace("-", "_")
@@ -59,12 +59,12 @@ def test_the_workflow_tests_every_plugin_and_python():
     jobs = load(".github/workflows/ci.yml")["jobs"]
     assert jobs["plugin"]["strategy"]["matrix"]["plugin"] == PLUGINS
     prefix = "Programming Language :: Python :: "
-    promised = [one.removeprefix(prefix) for one in project(".")["classifiers"] if one.startswith(prefix)]
+    promised = [name.removeprefix(prefix) for name in project(".")["classifiers"] if name.startswith(prefix)]
     for job in ("core", "plugin"):
         assert jobs[job]["strategy"]["matrix"]["python"] == promised
 
 
-def test_the_workflow_runs_targets_that_make_has():
+def test_the_workflow_runs_existing_targets_of_make():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     steps = [step for job in load(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
     called = {match for step in steps for match in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
@@ -75,8 +75,8 @@ def test_the_workflow_runs_targets_that_make_has():
 @pytest.mark.parametrize(
     ("page", "link"), [("index.md", "(how-to/compress"), ("how-to/large-corpora.md", "(../how-to/compress")]
 )
-def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
-    """A section of the README, whose links begin with docs/, is shown on pages of several folders."""
+def test_links_of_readme_sections_work_on_each_page(generate, page, link):
+    """Links in the README begin with docs/, and its sections are shown on pages in several folders."""
     shown = generate.on_page_markdown(
         "<!-- from README.md: Indexes and hybrid search -->", SimpleNamespace(file=SimpleNamespace(src_uri=page))
     )
@@ -84,13 +84,15 @@ def test_links_of_the_readme_lead_there_from_each_page(generate, page, link):
     assert "(docs/" not in shown
 
 
-def test_every_command_and_component_has_its_page(generate):
-    """The page of a command has each of its options; that of a kind each of its components."""
+def test_reference_pages_have_every_command_and_component(generate):
+    """The page of a command has all its options, the page of a kind all its components."""
     pages = generate.pages()
     for name, command in main.commands.items():
         page = pages[f"commands/rkit-{name}.md"]
         below = command.commands.values() if isinstance(command, click.Group) else [command]
-        for option in (one for each in below for one in each.params if isinstance(one, click.Option)):
+        for option in (
+            parameter for subcommand in below for parameter in subcommand.params if isinstance(parameter, click.Option)
+        ):
             assert option.opts[0] in page
     for kind, hook in registry.HOOKS.items():
         page = pages[f"components/{hook.removeprefix('register_')}.md"]
@@ -104,6 +106,6 @@ def test_sections_that_pages_show_are_there():
         for page in (ROOT / "docs").rglob("*.md")
         for match in re.findall(r"<!-- from (\S+?)(?:: (.+?))? -->", page.read_text())
     ]
-    assert found
-    for path, heading in found:
+    assert sections
+    for path, heading in sections:
         assert not heading or f"\n## {heading}\n" in (ROOT / path).read_text(), f"{path}: {heading}"

@@ -1,4 +1,4 @@
-"""What is promised to plugins stays, or changes with a version of the contract and a line of the changelog."""
+"""Promises to plugins change only with a version of the contract and a line in the changelog."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ DO = (
 )
 
 
-def test_promised_names_and_signatures_are_as_they_are_written_down():
+def test_promised_names_and_signatures_are_unchanged():
     assert VERSION in VERSIONS, DO
     before, now = promises.written(VERSION), promises.lines()
-    changed = [f"- {one}" for one in before if one not in now] + [f"+ {one}" for one in now if one not in before]
+    changed = [f"- {line}" for line in before if line not in now] + [f"+ {line}" for line in now if line not in before]
     assert not changed, "\n".join([f"What contract {VERSION} promises has changed.", *changed, DO])
 
 
-def test_the_page_of_promises_is_the_generated_one(generate):
-    """It is in the repository, so that it can be read without building the documentation; it names nothing private."""
+def test_the_page_of_promises_is_up_to_date(generate):
+    """It is in the repository, readable without building the documentation, and has no private names."""
     page = (ROOT / generate.PROMISES).read_text()
     assert page == generate.promises(), "Run: python docs/_generate.py"
     assert not re.search(r"(?<![\w/])_[A-Za-z]", page.partition("## Names")[2])
 
 
-def test_the_changelog_names_what_is_promised_now():
-    """The line has a digest, so that no promise changes without it."""
+def test_the_changelog_has_the_digest_of_the_promises():
+    """No promise changes without this line."""
     line = f"contract {VERSION} ({promises.digest(promises.written(VERSION))})"
     assert line in (ROOT / "CHANGELOG.md").read_text(), f"CHANGELOG.md lacks '{line}'. {DO}"
 
 
 def imported_names(package):
-    """(file, name) of what a package imports of retrievalkit, except for annotations alone."""
+    """Yield (file, name) of a package's imports from retrievalkit, except those for annotations."""
     for path in package.rglob("*.py"):
         tree = ast.parse(path.read_bytes())
         guarded = [
@@ -59,15 +59,15 @@ def imported_names(package):
 
 
 @pytest.mark.parametrize("package", PLUGINS, ids=lambda package: package.name)
-def test_a_plugin_takes_what_the_contract_that_it_declares_promises(package):
-    """It imports nothing that is newer, or no promise at all; one that declares none is of the first."""
+def test_plugins_import_only_promised_names(package):
+    """The names are promised by the contract that the plugin declares, by default the first."""
     source = ast.parse((package / "__init__.py").read_bytes())
     assigned = {ast.unparse(node.targets[0]): node.value for node in source.body if isinstance(node, ast.Assign)}
     declared = VERSIONS[0]
     if "retrievalkit_contract" in assigned:
         declared = ast.literal_eval(assigned["retrievalkit_contract"])
-    wanted = promises.numbers(declared)
-    fitting = [one for one in VERSIONS if promises.numbers(one)[: len(wanted)] >= wanted]
+    numbers = promises.numbers(declared)
+    fitting = [version for version in VERSIONS if promises.numbers(version)[: len(numbers)] >= numbers]
     assert fitting, declared
     promised = {line.partition("(")[0] for line in promises.written(fitting[0])}
     modules = {name for module in promises.PROMISED for name in (module, module.rpartition(".")[0])}

@@ -1,4 +1,4 @@
-"""Odd sizes: each gives a result, or is refused with exit code 2."""
+"""Unusual sizes have a result, or are refused with exit code 2."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def rkit(*words):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """An index of one document, which has a megabyte, and one of three."""
+    """Index of a single document of a megabyte, and index of three documents."""
     folder = tmp_path_factory.mktemp("sizes")
     model = testing.tiny_model(folder / "model")
     texts = {"one": ["rome paris " * 100_000], "three": ["rome", "paris", "lima"]}
-    for name, given in texts.items():
-        rows = (json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(given))
+    for name, bodies in texts.items():
+        rows = (json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(bodies))
         (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
         encoded = rkit("encode", model, folder / f"{name}.jsonl", "--output", folder / f"{name}.vectors")
         assert encoded.exit_code == 0, encoded.output
@@ -44,13 +44,13 @@ def searched(places, index, query, tmp_path, *options):
 
 
 @pytest.mark.precision
-def test_a_document_of_a_megabyte_and_an_index_of_one_document(places, tmp_path):
+def test_a_document_of_a_megabyte_in_an_index_of_its_own(places, tmp_path):
     run, _ = searched(places, "one", "rome", tmp_path)
     assert [document for document, _ in run["q"]] == ["d0"]
 
 
 @pytest.mark.parametrize("content", ["", "\n", "[]"])
-def test_a_file_without_queries_is_refused(places, tmp_path, content):
+def test_files_without_queries_are_refused(places, tmp_path, content):
     (tmp_path / "queries.jsonl").write_text(content)
     result = rkit("search", places / "three", "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "run")
     assert result.exit_code == 2
@@ -69,19 +69,19 @@ def test_many_queries_are_fused(tmp_path):
     assert [document for document, _ in fused["q77"]] == ["a", "d77"]
 
 
-def test_a_printed_result_is_the_json_of_the_whole(tmp_path):
+def test_a_result_is_printed_as_json(tmp_path):
     write_run(tmp_path / "one", {"q1": [("a", 2.0), ('"é\n'.strip(), 1.0)], "q2": [("b", 1.0)]})
     write_run(tmp_path / "two", {"q1": [("a", 2.0)]})
     result = rkit("search", tmp_path / "one", tmp_path / "two", "--json")
-    found = json.loads(result.stdout)
-    assert result.stdout == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    assert list(found) == ["queries", "hits", "run", "fusion", "results"]
-    assert (found["queries"], found["hits"], list(found["results"])) == (2, 3, ["q1", "q2"])
+    printed = json.loads(result.stdout)
+    assert result.stdout == json.dumps(printed, indent=2, ensure_ascii=False) + "\n"
+    assert list(printed) == ["queries", "hits", "run", "fusion", "results"]
+    assert (printed["queries"], printed["hits"], list(printed["results"])) == (2, 3, ["q1", "q2"])
 
 
 @pytest.mark.parametrize("depth", [1, 200, 1000, 2048, 5_000, 100_000, 10_000_000])
-def test_hits_in_memory_are_limited_whatever_the_depth(depth):
-    """By as few questions at a time as it takes; for usual depths the batches are always the same."""
+def test_hits_in_memory_are_limited_at_any_depth(depth):
+    """Fewer queries at a time bound the hits; for usual depths the batches are constant."""
     at_once, part = searched_at_once(depth), part_size(depth)
     assert at_once % part == 0
     assert at_once == 1 or at_once * depth <= HITS_AT_ONCE

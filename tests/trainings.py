@@ -10,7 +10,7 @@ from retrievalkit.training.loop import Loop
 
 
 def quick_training(program, quick, **places):
-    """A function that trains to a folder and returns its manifest; keywords are further options.
+    """Return a function that trains to a folder and returns the manifest; its keywords are further options.
 
     Args:
         program: `train`, `pretrain` or `train_reranker`.
@@ -21,7 +21,7 @@ def quick_training(program, quick, **places):
 
 
 def bytes_of(folder):
-    """All files but TensorBoard's, whose names and times differ."""
+    """Return all files except TensorBoard's, whose names and times differ."""
     files = [path for path in folder.rglob("*") if path.is_file() and "logs" not in path.relative_to(folder).parts]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 

@@ -53,7 +53,7 @@ def drawn_weights(random, texts, *, values=None, share=0.3):
 
 
 def representation(vectors, counts, weights=None):
-    """The same in memory, padded."""
+    """Return the vectors and weights in memory, padded."""
     mask = None
     if vectors is not None:
         mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
@@ -65,8 +65,8 @@ def representation(vectors, counts, weights=None):
 
 def assert_best(indexer, queries, expected, k, *, least=None):
     ids, values = indexer.search(queries, k)
-    for row, one in enumerate(expected):
-        order = [text for text in np.argsort(-one, kind="stable") if least is None or one[text] > least][:k]
+    for row, scores in enumerate(expected):
+        order = [text for text in np.argsort(-scores, kind="stable") if least is None or scores[text] > least][:k]
         assert ids[row] == [f"t{text}" for text in order]
-        np.testing.assert_allclose(values[row], one[order], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(values[row], scores[order], rtol=1e-5, atol=1e-5)
         assert values[row].dtype == np.float32

@@ -84,7 +84,7 @@ def spread_map(
 
 
 def check_same(kind: str, place: str | Path, fingerprint: str, expected: str) -> None:
-    """Refuse, on a worker, a model or an index that differs from the command's.
+    """Check on a worker that a model or an index is the command's.
 
     Raises:
         ArtifactError: The fingerprints differ.

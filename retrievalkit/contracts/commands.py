@@ -10,9 +10,8 @@ commands encode texts and write folders exactly as the built-in commands do. Imp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.contracts.declarations import (
     Argument,
@@ -27,6 +26,7 @@ from retrievalkit.contracts.declarations import (
     command,
 )
 from retrievalkit.contracts.encoding import Precision
+from retrievalkit.models.opening import describe_retriever, open_retriever
 from retrievalkit.models.pretrained import uploading
 from retrievalkit.registry import create, names, options
 from retrievalkit.reporting.counts import counted
@@ -83,44 +83,6 @@ def resolve_precision(precision: Precision) -> Precision:
     from retrievalkit.models.precision import resolve_precision as resolve
 
     return resolve(precision, default_device())
-
-
-def open_retriever(
-    model: str | Path,
-    *,
-    encoder: str | None = None,
-    pooler: str | None = None,
-    encoder_options: Mapping[str, Any] | None = None,
-    pooler_options: Mapping[str, Any] | None = None,
-    backend: Literal["auto", "torch", "openvino", "onnx"] | None = None,
-) -> Retriever:
-    """Open a checkpoint folder, or a pretrained model with a pooler, on the GPU if there is one.
-
-    `retriever.encode(texts, side, precision=...)` returns the `Representation` of (title, text) pairs, as indexed;
-    `retriever.pooler` is the pooler, `retriever.description` the names and options of the parts.
-
-    Args:
-        model: A checkpoint folder, or the name or folder of a pretrained model.
-        encoder: Encoder for a pretrained model; refused for a checkpoint, as are the other options.
-        pooler: Pooler for a pretrained model.
-        encoder_options: Options of the encoder; for a checkpoint, only lengths and attention.
-        pooler_options: Options of the pooler.
-        backend: Backend for encoding only; None = torch.
-
-    Raises:
-        InputError: The model does not exist, or a part was named for a checkpoint.
-    """
-    from retrievalkit.models.retriever import open_retriever as opened
-
-    options = {"encoder_options": encoder_options, "pooler_options": pooler_options}
-    return opened(model, encoder=encoder, pooler=pooler, backend=backend, **options)
-
-
-def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """Return a manifest's entry for the model that encoded the texts."""
-    from retrievalkit.models.retriever import describe_retriever as described
-
-    return described(model, retriever)
 
 
 def describe_source(source: str | Path) -> dict[str, str]:

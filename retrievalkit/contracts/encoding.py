@@ -35,8 +35,8 @@ class Text(NamedTuple):
 class Compressor(ABC):
     """Base class of compressors, which merge, cluster, prune or round the vectors or weights of documents.
 
-    `rkit encode --compressor "NAME(option=value)"` applies it to documents; queries are unchanged, so the dimension of
-    the vectors and the vocabulary must stay. Vectors folders and indexes record its name and options.
+    `rkit encode --compressor "NAME(option=value)"` applies it to documents; queries are unchanged, so it must keep
+    the dimension of the vectors and the vocabulary. Vectors folders and indexes record its name and options.
     """
 
     @abstractmethod

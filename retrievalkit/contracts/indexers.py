@@ -60,8 +60,8 @@ class Allowed(Collection[str]):
 class Indexer(ABC):
     """Base class of indexers, which build an index folder, open it and search it.
 
-    Ties are ranked in the order of the index. The folder may be moved after `build`. An open index may be searched by
-    several threads at a time: `search`, `search_among`, `rank`, `scores` and `contributions` keep no state of a call.
+    Ties are ranked in the order of the index. The folder may be moved after `build`. Several threads may
+    search an open index: `search`, `search_among`, `rank`, `scores` and `contributions` store nothing between calls.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]

@@ -65,7 +65,7 @@ class FusionMethod(ABC):
 
 
 class Judged(NamedTuple):
-    """The grades of a query, as a metric sees them.
+    """Input of a metric: the grades of a query.
 
     Attributes:
         found: The grades of the retrieved documents, best first, up to the metric's cutoff; None = unjudged.

@@ -30,8 +30,9 @@ from retrievalkit.data.vectors.writer import check_shard
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
+from retrievalkit.models.opening import describe_retriever, open_retriever
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
-from retrievalkit.models.retriever import Retriever, describe_retriever, open_retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted

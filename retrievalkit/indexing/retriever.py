@@ -19,6 +19,7 @@ from retrievalkit.indexing.options import Count, EncodingOptions, ModelOptions, 
 from retrievalkit.indexing.vectors import Vectors
 from retrievalkit.models import retriever as program
 from retrievalkit.models.checkpoint import note_untrained_dimensions
+from retrievalkit.models.opening import open_retriever
 from retrievalkit.reporting import notebook
 
 
@@ -100,7 +101,7 @@ class Retriever:
         Raises:
             InputError: The model does not exist, or an option is invalid.
         """
-        return cls(options.model, program.open_retriever(options.model, **options.parts), options)
+        return cls(options.model, open_retriever(options.model, **options.parts), options)
 
     @method(DocumentsOptions)
     def encode_documents(self, options: DocumentsOptions) -> Any:

@@ -21,7 +21,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from retrievalkit.contracts.encoding import Precision
+from retrievalkit.contracts.encoding import Precision as Precision
 from retrievalkit.errors import OptionError, UnsupportedError
 from retrievalkit.scoring.bf16_filter import multiplies_bf16
 

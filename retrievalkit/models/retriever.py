@@ -27,13 +27,9 @@ from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_bat
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
     DO,
-    LENGTHS,
     POOLER_WEIGHTS,
     UNTRAINED,
-    checkpoint_folder,
     damage_explained,
-    is_checkpoint,
-    length_explained,
     missing_plugins_explained,
     read_checkpoint,
     untrained_fingerprint,
@@ -41,9 +37,8 @@ from retrievalkit.models.checkpoint import (
 from retrievalkit.models.graphs import BATCH_TOKENS, Backend, parallel_batches, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
-from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, note_left_out, own_settings
+from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, own_settings
 from retrievalkit.registry import describe
-from retrievalkit.reporting import notices
 from retrievalkit.scoring.rule import scores
 
 # On a CPU the hidden states of a batch should fit in its caches.
@@ -376,60 +371,3 @@ def _drawn_with(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def open_retriever(
-    model: str | Path,
-    *,
-    encoder: str | None = None,
-    pooler: str | None = None,
-    encoder_options: Mapping[str, Any] | None = None,
-    pooler_options: Mapping[str, Any] | None = None,
-    backend: Backend | None = None,
-) -> Retriever:
-    """Open a checkpoint, or a pretrained model with a pooler (see `Retriever.create`).
-
-    A checkpoint has its own parts and options; only lengths and attention can be set.
-    """
-    model = checkpoint_folder(model)
-    if is_checkpoint(model):
-        refused = [f"--{name} {value}" for name, value in (("encoder", encoder), ("pooler", pooler)) if value]
-        refused += [f"--set encoder.{name}" for name in encoder_options or {} if name not in (*LENGTHS, "attention")]
-        refused += [f"--set pooler.{name}" for name in pooler_options or {}]
-        if refused:
-            problem = f"'{model}' is a checkpoint and holds its own encoder, pooler and options"
-            remedy = "Its lengths alone may differ from training: --set encoder.document_length=512"
-            msg = f"{problem}: drop {', '.join(refused)}. {remedy}"
-            raise InputError(msg)
-        with length_explained():
-            return Retriever.load(model, backend=backend, encoder_options=encoder_options)
-    if storage.kind_of(model) == "reranker":
-        remedy = f"Use a checkpoint (rkit train) or a pretrained model, or re-rank with it: rkit rerank apply {model}"
-        msg = f"'{model}' is a re-ranker, which scores pairs and computes no vectors. {remedy}"
-        raise ArtifactError(msg)
-    if Path(model).name in ("encoder", *SIDES) and (checkpoint := Path(model).parent / CONFIGURATION).is_file():
-        remedy = f"To encode as in training, use its checkpoint: '{checkpoint.parent}'"
-        notices.note(f"'{model}' is an encoder without the pooler that it was trained with. {remedy}")
-    note_left_out(model, encoder, pooler, encoder_options, pooler_options)
-    with length_explained():
-        retriever = Retriever.create(
-            model,
-            encoder=encoder or "transformer",
-            pooler=pooler,
-            encoder_options=encoder_options,
-            pooler_options=pooler_options,
-            backend=backend,
-        )
-    return retriever.to(default_device()).eval()
-
-
-def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
-    """Return the manifest's entry for an encoding model; for an untrained model with its parts and options."""
-    entry: dict[str, Any] = storage.describe_input(checkpoint_folder(model), retriever.fingerprint)
-    if "model" in retriever.description:
-        entry["description"] = retriever.description
-    if retriever.changed:
-        entry["encoder_options"] = retriever.changed
-    if retriever.dimensions is not None:
-        entry["dimensions"] = retriever.dimensions
-    return entry

@@ -115,7 +115,7 @@ def _write_vectors(
     """Write precomputed vectors, with their passages and the model that encodes queries."""
     # torch takes seconds to import.
     from retrievalkit.indexing.vectors import Vectors
-    from retrievalkit.models.retriever import describe_retriever
+    from retrievalkit.models.opening import describe_retriever
 
     entries: dict[str, Any] = {}
     corpus = None if texts is None else open_corpus(texts)

@@ -53,14 +53,6 @@ def test_rows_selects_the_same_texts_of_every_tensor():
         assert (part.kept, part.parts) == (1, {"cls": slice(0, 2)})
 
 
-def test_float_converts_only_half_precision():
-    half = Representation(torch.ones(1, 1, 4).bfloat16(), torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 3).half())
-    wide = half.float()
-    types = (wide.vectors.dtype, wide.vector_mask.dtype, wide.weights.dtype)
-    assert types == (torch.float32, torch.bool, torch.float32)
-    assert Representation(torch.ones(1, 1, 4).double()).float().vectors.dtype == torch.float64
-
-
 def test_concatenated_parts_have_the_rows_of_the_whole():
     whole = representation(6, weights=True, kept=0, parts={"cls": slice(0, 2)})
     parts = [whole.rows(slice(0, 1)), whole.rows(slice(1, 4)), whole.rows(slice(4, 6))]

@@ -24,11 +24,11 @@ from retrievalkit.registry.component_options import options
 
 
 def declared(group):
-    for one in group.commands.values():
-        if isinstance(one, click.Group):
-            yield from declared(one)
-        elif isinstance(one, DerivedCommand):
-            yield one.declared
+    for member in group.commands.values():
+        if isinstance(member, click.Group):
+            yield from declared(member)
+        elif isinstance(member, DerivedCommand):
+            yield member.declared
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,17 @@ def test_a_field_declares_an_option_of_the_function_and_the_command():
     assert "--least N Shortest word to count. [default: 1]" in shown
 
 
-@pytest.mark.parametrize("one", [*declared(main.with_all_commands())], ids=lambda one: one.name)
-def test_every_option_is_described_and_in_the_help(one):
-    shown = " ".join(CliRunner().invoke(main, [*one.name.split(), "--help"], terminal_width=400).output.split())
-    for option in options(one.declaration).values():
+@pytest.mark.parametrize("program", [*declared(main.with_all_commands())], ids=lambda program: program.name)
+def test_every_option_is_described_and_in_the_help(program):
+    shown = " ".join(CliRunner().invoke(main, [*program.name.split(), "--help"], terminal_width=400).output.split())
+    for option in options(program.declaration).values():
         if not option.name.endswith("_options"):
             assert option.description.endswith((".", ")"))
             assert option.description.split(";")[0][:40] in shown
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ({"leest": 1}, ["leest", "did you mean 'least'"]),
         ({"least": 0}, ["least", "0", "greater than or equal to 1"]),
@@ -91,9 +91,9 @@ def test_every_option_is_described_and_in_the_help(one):
         ({"words": "b"}, ["words", "twice"]),
     ],
 )
-def test_a_wrong_argument_is_refused(given, words):
+def test_a_wrong_argument_is_refused(arguments, words):
     with pytest.raises(OptionError) as error:
-        count("a", **given)
+        count("a", **arguments)
     assert all(word in str(error.value) for word in words)
     with pytest.raises(OptionError, match="positional"):
         count("a", 1, 2)
@@ -102,7 +102,7 @@ def test_a_wrong_argument_is_refused(given, words):
 
 
 @pytest.mark.parametrize(
-    ("function", "given", "expected"),
+    ("function", "values", "expected"),
     [
         (rk.train, {"epochs": "2", "pooler": {"layers": "4,6"}}, {"epochs": 2, "pooler_options": {"layers": "4,6"}}),
         # Settings without a section are options of the command or of its component.
@@ -113,8 +113,8 @@ def test_a_wrong_argument_is_refused(given, words):
         ),
     ],
 )
-def test_settings_name_the_options_of_the_command_and_of_its_components(function, given, expected):
-    assert function.settings(given) == expected
+def test_settings_name_the_options_of_the_command_and_of_its_components(function, values, expected):
+    assert function.settings(values) == expected
     with pytest.raises(OptionError, match="did you mean 'epochs'"):
         rk.train.settings({"epoch": 1})
 

@@ -1,4 +1,4 @@
-"""What differs between architectures: embeddings, layer shapes and vocabulary heads are those of the model itself."""
+"""Embeddings, layer shapes and vocabulary heads of all architectures equal those of transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def states_of(encoder):
 
 
 @pytest.mark.parametrize("architecture", WITH_HEAD)
-def test_logits_are_those_of_the_model_itself(architecture, model_of):
+def test_logits_equal_those_of_transformers(architecture, model_of):
     encoder = prepared(model_of(architecture))
     batch, states = states_of(encoder)
     kind = transformers.AutoModelForCausalLM if architecture == "llama" else transformers.AutoModelForMaskedLM
@@ -41,27 +41,27 @@ def test_logits_are_those_of_the_model_itself(architecture, model_of):
     assert states.head.weight.shape[0] == encoder.info.vocabulary_size
 
 
-def test_an_encoder_of_an_encoder_decoder_model_has_no_head(model_of, tmp_path):
+def test_the_head_of_an_encoder_decoder_model_is_refused(model_of, tmp_path):
     with pytest.raises(UnsupportedError, match=r"the vocabulary head of the architecture 't5' is not supported"):
         prepared(testing.tiny_model(tmp_path, architecture="t5"))
 
 
 @pytest.fixture
 def headless(model_of, tmp_path):
-    """A BERT whose weights lack the head, as most sentence encoders do."""
+    """A BERT without the vocabulary head, like most sentence encoders."""
     with quiet():
         transformers.BertModel.from_pretrained(model_of("bert"), add_pooling_layer=False).save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(model_of("bert")).save_pretrained(tmp_path)
     return str(tmp_path)
 
 
-def test_a_missing_head_is_never_random_in_silence(headless):
+def test_a_missing_head_is_refused(headless):
     with pytest.raises(InputError, match=r"lack it.*rkit pretrain --pretrainer mlm.*encoder.new_vocabulary_head=true"):
         prepared(headless)
     prepared(headless, Needs())
 
 
-def test_a_new_head_starts_at_a_level(headless):
+def test_new_head_bias_shifts_the_logits(headless):
     heads = []
     for bias in (0.0, -6.0):
         transformers.set_seed(3)
@@ -71,14 +71,14 @@ def test_a_new_head_starts_at_a_level(headless):
     torch.testing.assert_close(low.softmax(-1), plain.softmax(-1))
 
 
-def test_a_trained_head_keeps_its_level(model_of):
-    """A checkpoint is opened with the options that it was trained with."""
+def test_new_head_bias_does_not_change_a_trained_head(model_of):
+    """A checkpoint is loaded with the options of its training."""
     _, plain = states_of(prepared(model_of("bert")))
     _, after = states_of(prepared(model_of("bert"), new_head_bias=-6.0))
     assert torch.equal(plain.head(plain.last), after.head(after.last))
 
 
-def test_a_level_needs_a_bias(model_of, tmp_path):
+def test_new_head_bias_needs_a_head_with_bias(model_of, tmp_path):
     with quiet():
         transformers.AutoModel.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(model_of("llama")).save_pretrained(tmp_path)
@@ -105,7 +105,7 @@ OTHERS = {
 
 
 def narrow_model(folder, architecture):
-    """A tiny model, also of architectures that `testing` lacks."""
+    """Write a tiny model, also of architectures that `testing` lacks."""
     testing.tiny_model(folder, architecture=architecture if architecture in testing.ARCHITECTURES else "bert")
     if architecture in OTHERS:
         name, sizes = OTHERS[architecture]
@@ -117,18 +117,18 @@ def narrow_model(folder, architecture):
 
 @pytest.mark.parametrize("head", [True, False])
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet", "modernbert", *OTHERS])
-def test_embeddings_are_layer_0_and_are_trained(tmp_path, architecture, head):
+def test_embeddings_are_layer_0_and_get_gradients(tmp_path, architecture, head):
     encoder = prepared(narrow_model(tmp_path, architecture), Needs(vocabulary_head=head), new_vocabulary_head=True)
     batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
-    found = encoder.embed(batch)
+    embeddings = encoder.embed(batch)
     real = batch.attention_mask.bool()
-    torch.testing.assert_close(found[real], encoder(batch, (0,)).layers[0][real])
-    found.sum().backward()
+    torch.testing.assert_close(embeddings[real], encoder(batch, (0,)).layers[0][real])
+    embeddings.sum().backward()
     assert encoder.model.get_input_embeddings().weight.grad.any()
 
 
 @pytest.mark.parametrize("architecture", testing.ARCHITECTURES)
-def test_the_shape_is_that_of_the_configuration(architecture, tmp_path):
+def test_layer_shapes_come_from_the_configuration(architecture, tmp_path):
     encoder = registry.create("encoder", "transformer", testing.tiny_model(tmp_path, architecture=architecture))
     shape = encoder.layer_shape()
     assert (shape.heads, shape.inner) == (2, 64)
@@ -139,11 +139,11 @@ def test_the_shape_is_that_of_the_configuration(architecture, tmp_path):
     torch.testing.assert_close(shape.activation(value), expected(value))
 
 
-def test_dropout_that_is_set_is_that_of_the_shape(tiny_model):
+def test_the_option_dropout_sets_the_dropout_of_layers(tiny_model):
     shape = registry.create("encoder", "transformer", tiny_model, dropout=0.3).layer_shape()
     assert (shape.dropout, shape.attention_dropout) == (0.3, 0.3)
 
 
-def test_settings_that_a_configuration_lacks_are_those_of_gpt2():
+def test_defaults_of_layer_shapes_are_gpt2s():
     shape = layer_shape(transformers.GPT2Config(n_embd=24, n_head=3))
     assert (shape.heads, shape.inner, shape.dropout) == (3, 96, 0.0)

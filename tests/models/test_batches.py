@@ -1,4 +1,4 @@
-"""Batches by a budget of tokens, and items made ahead of time."""
+"""Batches by a token budget, and its reduction when memory runs out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrievalkit.models.batches import TokenLimit, token_budget_batches
 
 
-def test_texts_of_similar_length_share_a_batch_the_longest_first():
+def test_texts_of_similar_length_share_a_batch():
     assert token_budget_batches([2, 9, 3, 10, 1], budget=20) == [[3, 1], [2, 0, 4]]
 
 
@@ -29,7 +29,7 @@ def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, most):
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(60, 300), st.integers(60, 1000))
-def test_out_of_memory_a_batch_is_halved_until_it_fits_and_later_ones_with_it(lengths, memory, budget):
+def test_batches_are_halved_when_memory_runs_out(lengths, memory, budget):
     limit, sizes = TokenLimit(32), []
 
     def compute(rows):
@@ -42,11 +42,11 @@ def test_out_of_memory_a_batch_is_halved_until_it_fits_and_later_ones_with_it(le
     computed = [row for rows in batches for part in limit.compute(compute, lengths, rows) for row in part]
     assert computed == [row for rows in batches for row in rows]
     failed = [size for size in sizes if size > memory]
-    assert all(later <= earlier // 2 for earlier, later in pairwise(failed)), "no size is tried twice"
+    assert all(later <= earlier // 2 for earlier, later in pairwise(failed)), "a size was tried twice"
     assert limit.entries() == ({"batch_tokens": failed[-1] // 2} if failed else {})
 
 
-def test_a_single_text_that_does_not_fit_is_an_error():
+def test_a_single_text_that_does_not_fit_raises():
     def compute(rows):
         raise torch.OutOfMemoryError
 
@@ -54,7 +54,7 @@ def test_a_single_text_that_does_not_fit_is_an_error():
         TokenLimit(32).compute(compute, [7, 5], [0, 1])
 
 
-def test_the_budget_of_a_gpu_is_a_share_of_its_free_memory(monkeypatch):
+def test_the_budget_of_a_gpu_depends_on_its_free_memory(monkeypatch):
     free = 40 << 30
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 << 30))

@@ -1,4 +1,4 @@
-"""A cross-encoder's scores are those of transformers pair by pair, whatever the batch; wrong models are refused."""
+"""Cross-encoders: scores equal to those of transformers, new heads, labels, lengths, and refused models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARCHITECTURES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Architecture -> the folder of a tiny encoder, BERT's with token types as the real one has."""
+    """Architecture -> the folder of a tiny encoder; BERT's has token types, like the real BERT."""
     folders = {}
     for architecture in ARCHITECTURES:
         folders[architecture] = testing.tiny_model(tmp_path_factory.mktemp(architecture), architecture=architecture)
@@ -36,34 +36,34 @@ def models(tmp_path_factory):
 def edit(folder, name, **changes):
     path = f"{folder}/{name}"
     with open(path) as stream:
-        held = json.load(stream)
+        content = json.load(stream)
     with open(path, "w") as stream:
-        json.dump(held | changes, stream)
+        json.dump(content | changes, stream)
 
 
 @pytest.fixture(scope="module")
 def rerankers(models, tmp_path_factory):
-    """Architecture -> a folder with a head whose scores differ clearly."""
+    """Architecture -> a re-ranker whose scores differ clearly."""
     folders = {}
     for architecture, folder in models.items():
-        made = CrossEncoder.create(folder, max_length=40)
+        reranker = CrossEncoder.create(folder, max_length=40)
         with torch.no_grad():
-            for name, parameter in made.named_parameters():
+            for name, parameter in reranker.named_parameters():
                 if any(part in name for part in ("classifier", "pooler", "head")):
-                    # Of its own generator: other tests draw from torch's before this one.
+                    # Independent of other tests, which use torch's generator.
                     parameter.normal_(std=0.5, generator=torch.Generator().manual_seed(7))
                 elif parameter.dim() == 2:
-                    # A random model hardly looks at its input.
+                    # The output of a random model hardly depends on its input.
                     parameter.mul_(5)
         folders[architecture] = tmp_path_factory.mktemp(f"{architecture}-reranker")
-        made.save(folders[architecture])
+        reranker.save(folders[architecture])
     return folders
 
 
 @pytest.fixture(scope="module")
 def texts(tiny_collection):
-    """Queries and passages of many lengths, one of them without a title and some to be cut."""
-    passages = [(one.title, one.text) for one in open_corpus(tiny_collection.corpus)][:14]
+    """Queries and passages of many lengths, one without a title, some to be truncated."""
+    passages = [(passage.title, passage.text) for passage in open_corpus(tiny_collection.corpus)][:14]
     passages = [(title, text[: 10 * (row + 1)]) for row, (title, text) in enumerate(passages)]
     passages[3] = ("", "lima")
     passages[5] = (passages[5][0], " ".join([passages[5][1]] * 4))
@@ -72,7 +72,7 @@ def texts(tiny_collection):
 
 
 def plain_scores(folder, queries, passages):
-    """The logits of transformers alone, one pair at a time."""
+    """Compute the logits with transformers, a pair at a time."""
     with quiet():
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -87,28 +87,28 @@ def plain_scores(folder, queries, passages):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("batch_tokens", [60, 4096])
-def test_scores_are_those_of_transformers_pair_by_pair(rerankers, texts, architecture, batch_tokens):
+def test_scores_equal_those_of_transformers(rerankers, texts, architecture, batch_tokens):
     expected = plain_scores(rerankers[architecture], *texts)[:, 0]
     assert np.ptp(expected) > 0.01
     model = CrossEncoder.load(rerankers[architecture])
-    found = model.score(model.tokenize(*texts), batch_tokens=batch_tokens, precision="fp32")
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    scores = model.score(model.tokenize(*texts), batch_tokens=batch_tokens, precision="fp32")
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_new_head_starts_from_the_seed_and_the_encoder_from_its_weights(models, architecture):
+def test_only_the_new_head_depends_on_the_seed(models, architecture):
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    one, other, again = (CrossEncoder.create(models[architecture], seed=seed).state_dict() for seed in (1, 2, 1))
+    first, other, again = (CrossEncoder.create(models[architecture], seed=seed).state_dict() for seed in (1, 2, 1))
     assert torch.equal(torch.get_rng_state(), before), "the caller's random numbers stay as they are"
-    differ = {name for name, tensor in one.items() if not torch.equal(tensor, other[name])}
+    differ = {name for name, tensor in first.items() if not torch.equal(tensor, other[name])}
     assert differ
     assert all("classifier" in name or "pooler" in name for name in differ)
-    assert all(torch.equal(tensor, again[name]) for name, tensor in one.items())
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
 
 
 def two_labels(source, folder, names=None):
-    """A cross-encoder with a label for each name."""
+    """Write a cross-encoder with a label for each name."""
     with quiet():
         config = transformers.AutoConfig.from_pretrained(source, num_labels=len(names or "ab"))
         if names:
@@ -127,8 +127,8 @@ def test_the_second_of_two_labels_means_relevant(models, texts, tmp_path, names)
     folder = two_labels(models["bert"], tmp_path / "two", names)
     logits = plain_scores(folder, *texts)
     model = CrossEncoder.load(folder, max_length=40)
-    found = model.score(model.tokenize(*texts), precision="fp32")
-    np.testing.assert_allclose(found, logits[:, 1] - logits[:, 0], rtol=1e-4, atol=1e-5)
+    scores = model.score(model.tokenize(*texts), precision="fp32")
+    np.testing.assert_allclose(scores, logits[:, 1] - logits[:, 0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("names", [["entailment", "not_entailment"], ["a", "b", "c"]])
@@ -138,10 +138,10 @@ def test_other_labels_are_refused_by_name(models, tmp_path, names):
         CrossEncoder.load(folder)
 
 
-def test_the_length_is_the_folders_own(rerankers, models):
+def test_maximum_lengths(rerankers, models):
     assert CrossEncoder.load(rerankers["bert"]).max_length == 40
     assert CrossEncoder.create(models["bert"]).max_length == 128
-    # RoBERTa counts positions from behind the padding's on.
+    # RoBERTa's positions start after the padding id.
     assert CrossEncoder.create(models["roberta"]).max_length == 127
     with pytest.raises(UnsupportedError, match=r"max_length is 128, and .* takes 5 to 127 tokens"):
         CrossEncoder.create(models["roberta"], max_length=128)
@@ -160,7 +160,7 @@ LAYER = "bert.encoder.layer.1.output.dense.weight"
         (lambda weights: weights.pop("classifier.bias"), CrossEncoder.load, "is not a re-ranker: its weights lack the"),
     ],
 )
-def test_weights_that_are_wrong_are_refused(rerankers, tmp_path, change, make, message):
+def test_damaged_weights_are_refused(rerankers, tmp_path, change, make, message):
     shutil.copytree(rerankers["bert"], tmp_path / "model")
     weights = load_file(tmp_path / "model" / "model.safetensors")
     change(weights)
@@ -169,10 +169,10 @@ def test_weights_that_are_wrong_are_refused(rerankers, tmp_path, change, make, m
         make(tmp_path / "model")
 
 
-def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):
+def test_a_model_with_too_few_embeddings_is_refused(models, tmp_path):
     shutil.copytree(models["bert"], tmp_path / "small")
     weights = load_file(tmp_path / "small" / "model.safetensors")
-    weights = {name: one[:20].clone() if one.shape[0] > 128 else one for name, one in weights.items()}
+    weights = {name: tensor[:20].clone() if len(tensor) > 128 else tensor for name, tensor in weights.items()}
     save_file(weights, tmp_path / "small" / "model.safetensors", metadata={"format": "pt"})
     edit(tmp_path / "small", "config.json", vocab_size=20)
     with pytest.raises(InputError, match=r"produces token ids up to \d+, and the model has 20 embeddings"):
@@ -181,7 +181,7 @@ def test_a_vocabulary_that_is_too_small_is_refused(models, tmp_path):
 
 @pytest.mark.parametrize("kind", ["checkpoint", "vectors", "index"])
 @pytest.mark.parametrize("make", [CrossEncoder.create, CrossEncoder.load])
-def test_a_folder_of_another_kind_is_refused(tmp_path, make, kind):
+def test_folders_of_other_kinds_are_refused(tmp_path, make, kind):
     (tmp_path / "folder" / "encoder").mkdir(parents=True)
     storage.write_manifest(tmp_path / "folder", kind, command="train", options={})
     with pytest.raises(InputError, match="is a retriever" if kind == "checkpoint" else "not a model"):
@@ -195,16 +195,16 @@ def test_a_tokenizer_without_a_padding_token_is_refused(tmp_path):
         CrossEncoder.create(tmp_path / "model")
 
 
-def test_a_decoder_whose_configuration_lacks_the_padding_token_takes_the_tokenizers(tmp_path):
+def test_a_decoder_without_padding_token_uses_the_tokenizers(tmp_path):
     testing.tiny_model(tmp_path / "model", architecture="llama")
     edit(tmp_path / "model", "config.json", pad_token_id=None)
-    made = CrossEncoder.create(tmp_path / "model")
-    pairs = made.tokenize(["rome", "what is the capital of peru"], [("", "lima"), ("", "people pay with the peso")])
-    alone = [made.score([pair])[0] for pair in pairs]
-    np.testing.assert_allclose(made.score(pairs), alone, rtol=1e-4, atol=1e-5)
+    reranker = CrossEncoder.create(tmp_path / "model")
+    pairs = reranker.tokenize(["rome", "what is the capital of peru"], [("", "lima"), ("", "people pay with the peso")])
+    alone = [reranker.score([pair])[0] for pair in pairs]
+    np.testing.assert_allclose(reranker.score(pairs), alone, rtol=1e-4, atol=1e-5)
 
 
-def test_out_of_memory_the_same_scores_come_from_smaller_batches(rerankers):
+def test_smaller_batches_have_equal_scores_when_memory_runs_out(rerankers):
     reranker = CrossEncoder.load(rerankers["roberta"])
     pairs = reranker.tokenize(["what is the capital of peru"] * 20, [("Peru", "lima " * count) for count in range(20)])
     expected, memory, counted = reranker.score(pairs), DeviceMemory(100), []

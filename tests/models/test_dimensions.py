@@ -1,4 +1,4 @@
-"""Vectors cut to their first numbers: encoded, indexed and searched so, and remembered on the way."""
+"""Truncated vectors: encoding, indexing, searching, and the entries of manifests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rkit(*words, code=0):
 
 @pytest.fixture(scope="module")
 def encoded(tiny_model, tiny_collection, tmp_path_factory):
-    """The corpus with whole vectors, with cut ones, and in half precision; normalised."""
+    """Normalised vectors of the corpus: whole, truncated, and in half precision."""
     folder = tmp_path_factory.mktemp("dimensions")
     common = ["--pooler", "mean", "--set", "pooler.normalize=true", "--precision", "fp32"]
     for name, options in (("whole", []), ("cut", ["--dimensions", 8]), ("half", ["--stored", "fp16"])):
@@ -36,7 +36,7 @@ def vectors(folder):
     return VectorStore(folder).block(0, 42).vectors
 
 
-def test_the_first_numbers_are_kept_and_scaled(encoded):
+def test_truncated_vectors_are_normalised_again(encoded):
     first = vectors(encoded / "whole")[:, :8]
     expected = first / np.linalg.norm(first, axis=1, keepdims=True)
     np.testing.assert_allclose(vectors(encoded / "cut"), expected, rtol=1e-5)
@@ -45,22 +45,22 @@ def test_the_first_numbers_are_kept_and_scaled(encoded):
     assert "dimensions" not in read_manifest(encoded / "whole", "vectors")["options"]
 
 
-def test_vectors_that_are_not_normalised_are_only_cut(tiny_model):
+def test_vectors_that_are_not_normalised_are_only_truncated(tiny_model):
     retriever = Retriever.create(tiny_model, pooler="mean").eval()
     whole = retriever.encode([("", "peru")], "query").vectors
     retriever.dimensions = 8
     assert retriever.encode([("", "peru")], "query").vectors.equal(whole[..., :8])
 
 
-def test_queries_are_cut_as_the_texts_of_the_index_are(encoded, tiny_model, tmp_path):
+def test_queries_are_truncated_like_the_texts_of_the_index(encoded, tiny_model, tmp_path):
     for name in ("whole", "cut"):
         rkit("index", encoded / name, "-o", tmp_path / name)
     query = ["--query", "the capital of peru", "--json", "--k", 42]
-    found = json.loads(rkit("search", tmp_path / "cut", *query).stdout)["hits"]
+    hits = json.loads(rkit("search", tmp_path / "cut", *query).stdout)["hits"]
     retriever = Retriever.create(tiny_model, pooler="mean", pooler_options={"normalize": True}).eval()
-    asked = retriever.encode([("", "the capital of peru")], "query").vectors[0, 0, :8].numpy()
-    scores = vectors(encoded / "cut") @ (asked / np.linalg.norm(asked))
-    np.testing.assert_allclose([hit["score"] for hit in found], np.sort(scores)[::-1], rtol=1e-4)
+    vector = retriever.encode([("", "the capital of peru")], "query").vectors[0, 0, :8].numpy()
+    scores = vectors(encoded / "cut") @ (vector / np.linalg.norm(vector))
+    np.testing.assert_allclose([hit["score"] for hit in hits], np.sort(scores)[::-1], rtol=1e-4)
     both = rkit("search", tmp_path / "whole", tmp_path / "cut", *query, "--fusion", "sum").stdout
     assert len(json.loads(both)["hits"]) == 42
 
@@ -72,12 +72,12 @@ def test_vectors_are_stored_in_half_precision(encoded):
     assert read_manifest(encoded / "half", "vectors")["options"]["stored"] == "fp16"
 
 
-def test_more_numbers_than_there_are_is_refused(tiny_model, tiny_collection, tmp_path):
+def test_more_dimensions_than_the_vectors_have_are_refused(tiny_model, tiny_collection, tmp_path):
     ended = rkit("encode", tiny_model, tiny_collection.corpus, "-o", tmp_path / "v", "--dimensions", 99, code=2)
     assert "dimensions is 99, and the vectors have 32" in ended.output
 
 
-def test_a_checkpoint_knows_what_it_was_trained_to_be_cut_to(tiny_model, tiny_collection, tmp_path):
+def test_dimensions_that_were_not_trained_are_reported(tiny_model, tiny_collection, tmp_path):
     words = ["train", "--model", tiny_model, "--corpus", tiny_collection.corpus, "--examples", tiny_collection.folder]
     words += ["--loss", "matryoshka(contrastive)", "--set", "loss.matryoshka.dimensions=16,8", "--epochs", 1]
     rkit(*words, "--set", "limit=16", "-o", tmp_path / "checkpoint")

@@ -19,8 +19,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize(("supported", "expected"), [(True, ["bf16", "bf16"]), (False, ["fp32", "fp16"])])
-def test_auto_is_bf16_where_the_hardware_multiplies_in_it(monkeypatch, supported, expected):
-    """Not where a GPU emulates it: a V100 and a T4 compute in fp16."""
+def test_auto_is_bf16_if_the_hardware_multiplies_in_bf16(monkeypatch, supported, expected):
+    """GPUs that only emulate bf16 (V100, T4) compute in fp16."""
     monkeypatch.delenv(precision.AUTO, raising=False)
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, probe, lambda: supported, raising=False)
@@ -32,17 +32,17 @@ def test_auto_is_bf16_where_the_hardware_multiplies_in_it(monkeypatch, supported
 
 
 @pytest.mark.parametrize(
-    ("given", "device", "error", "message"),
+    ("chosen", "device", "error", "message"),
     [
         ("fp16", CPU, UnsupportedError, "fp16 needs a GPU. Use auto, bf16 or fp32"),
         ("int8", GPU, UnsupportedError, "int8 is for processors.*Use auto"),
         ("auto", CPU, OptionError, "RKIT_PRECISION is 'fp8'.*fp32 or bf16"),
     ],
 )
-def test_formats_that_cannot_be_are_refused(monkeypatch, given, device, error, message):
+def test_unsupported_formats_are_refused(monkeypatch, chosen, device, error, message):
     monkeypatch.setenv(precision.AUTO, "fp8")
     with pytest.raises(error, match=message):
-        precision.resolve_precision(given, device)
+        precision.resolve_precision(chosen, device)
 
 
 def test_auto_is_fp32_on_onnx_runtime(monkeypatch):
@@ -61,22 +61,22 @@ def test_auto_is_fp32_on_onnx_runtime(monkeypatch):
         ([[5.0]], [[-1.0]], 1.0),
     ],
 )
-def test_the_share_of_best_texts(exact, scores, shared):
-    rows = ([np.array(one, dtype=float) for one in lists] for lists in (exact, scores))
+def test_the_share_of_the_best_texts_in_both_rankings(exact, scores, shared):
+    rows = ([np.array(row, dtype=float) for row in lists] for lists in (exact, scores))
     assert precision.shared_best(*rows) == shared
 
 
-@pytest.mark.parametrize(("given", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_autocast_multiplies_in_that_format(given, expected):
-    with precision.autocast(given, CPU):
+@pytest.mark.parametrize(("chosen", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_autocast_multiplies_in_the_precision(chosen, expected):
+    with precision.autocast(chosen, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("wanted", "device"), [("fp32", "cuda"), ("bf16", "cpu")])
-def test_the_environment_sets_what_auto_means(monkeypatch, wanted, device):
-    monkeypatch.setenv(precision.AUTO, wanted)
-    assert precision.auto_precision(torch.device(device)) == (wanted, "set by RKIT_PRECISION")
+@pytest.mark.parametrize(("chosen", "device"), [("fp32", "cuda"), ("bf16", "cpu")])
+def test_the_environment_sets_what_auto_means(monkeypatch, chosen, device):
+    monkeypatch.setenv(precision.AUTO, chosen)
+    assert precision.auto_precision(torch.device(device)) == (chosen, "set by RKIT_PRECISION")
     assert precision.resolve_precision("fp32", CPU) == "fp32"
 
 
@@ -90,16 +90,17 @@ def vectors(tiny_model, tiny_collection, tmp_path_factory):
     return folder
 
 
-def test_the_manifest_records_what_was_used(vectors, tiny_model, tiny_collection, tmp_path, monkeypatch):
+def test_the_manifest_records_the_precision(vectors, tiny_model, tiny_collection, tmp_path, monkeypatch):
     monkeypatch.setenv(precision.AUTO, "bf16")
     rkit("encode", tiny_model, tiny_collection.corpus, "--output", tmp_path / "auto")
     assert read_manifest(tmp_path / "auto", "vectors")["options"]["precision"] == "bf16"
     assert read_manifest(vectors / "fp32", "vectors")["options"]["precision"] == "fp32"
-    made = [VectorStore(place).fingerprint for place in (tmp_path / "auto", vectors / "bf16", vectors / "fp32")]
-    assert made[0] == made[1] != made[2]
+    folders = (tmp_path / "auto", vectors / "bf16", vectors / "fp32")
+    auto, bf16, fp32 = (VectorStore(folder).fingerprint for folder in folders)
+    assert auto == bf16 != fp32
 
 
-def test_search_encodes_in_fp32_unless_told_otherwise(vectors, monkeypatch):
+def test_search_encodes_in_fp32_by_default(vectors, monkeypatch):
     monkeypatch.setenv(precision.AUTO, "bf16")
     plain, fp32, bf16, auto = (
         hits(vectors / "index", *options)
@@ -127,6 +128,6 @@ def hits(index, *options):
         ("search", "index", "--query", "q"),
     ],
 )
-def test_int8_is_for_encoding_and_reranking(words):
+def test_int8_is_only_for_encoding_and_reranking(words):
     ended = CliRunner().invoke(main, [*words, "--precision", "int8"])
     assert (ended.exit_code, "int8" in ended.output) == (2, True), ended.output

@@ -1,4 +1,4 @@
-"""Pretrained models are loaded quietly, with one error for whatever goes wrong, and soon where there is no network."""
+"""Pretrained models: locating and loading them, tokens, code, and an unreachable hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from retrievalkit.registry.trust import anonymously
 
 
 @pytest.mark.parametrize("kind", [transformers.AutoConfig, transformers.AutoTokenizer, transformers.AutoModel])
-def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
+def test_missing_models_are_reported(kind, tmp_path):
     with pytest.raises(InputError, match=r"cannot load the model 'no/such-model' from the hub or a local folder: ."):
         load_pretrained(kind, "no/such-model")
     with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}' from the folder: ."):
@@ -28,22 +28,22 @@ def test_a_model_that_is_not_there_is_one_error(kind, tmp_path):
 
 
 class Recorder:
-    """In the place of a class of transformers: returns what it was called with, and the token of requests."""
+    """Stand-in for a class of transformers; returns its options, and the token of requests."""
 
     @staticmethod
     def from_pretrained(source, **options):
         return options, build_hf_headers().get("authorization")
 
 
-def test_code_of_a_model_is_not_run_unless_the_environment_allows_it(monkeypatch, tmp_path):
+def test_only_the_environment_can_allow_code_of_a_model(monkeypatch, tmp_path):
 
     assert load_pretrained(Recorder, str(tmp_path))[0] == {"trust_remote_code": False}
     monkeypatch.setenv("RKIT_TRUST_REMOTE_CODE", "1")
     assert load_pretrained(Recorder, str(tmp_path))[0] == {"trust_remote_code": True}
 
 
-def test_a_package_is_found_without_importing_what_it_is_part_of(tmp_path, monkeypatch):
-    """Code of a package named by a stranger's file does not run."""
+def test_a_package_is_located_without_importing_its_parents(tmp_path, monkeypatch):
+    """The name may come from a stranger's file, which may not run code."""
     inner = tmp_path / "outer_package" / "inner"
     (inner / "model").mkdir(parents=True)
     (tmp_path / "outer_package" / "__init__.py").write_text("raise SystemExit")
@@ -56,19 +56,19 @@ def test_a_package_is_found_without_importing_what_it_is_part_of(tmp_path, monke
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        *((f"package:{one}", "is not package:NAME/FOLDER") for one in ("click/../../x", "click//etc", "", "/")),
-        *((f"package:{one}/model", "is not installed") for one in ("..", "json.nowhere", "nowhere.inside")),
+        *((f"package:{name}", "is not package:NAME/FOLDER") for name in ("click/../../x", "click//etc", "", "/")),
+        *((f"package:{name}/model", "is not installed") for name in ("..", "json.nowhere", "nowhere.inside")),
         ("package:retrievalkit/nowhere", "has no folder 'nowhere'"),
     ],
 )
-def test_a_model_in_a_package_is_below_a_package_that_is_installed(name, message):
+def test_models_in_packages(name, message):
     assert locate_model("package:retrievalkit/models").endswith("retrievalkit/models")
     with pytest.raises(InputError, match=message):
         locate_model(name)
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_what_a_file_names_is_asked_for_without_the_users_token(needed, monkeypatch, tmp_path):
+def test_models_named_in_files_are_loaded_without_the_users_token(needed, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with anonymously(needed):
         assert load_pretrained(Recorder, str(tmp_path))[1] == (None if needed else "Bearer hf_secret")
@@ -82,8 +82,8 @@ def test_files_of_a_model(tiny_model):
     assert model_file("no/such-model", "modules.json") is None
 
 
-def test_a_hub_that_cannot_be_reached_is_an_error_within_seconds(tiny_collection, tmp_path):
-    """The library would try every file of the model again and again, for minutes."""
+def test_an_unreachable_hub_is_reported_within_seconds(tiny_collection, tmp_path):
+    """The library would retry every file of the model, for minutes."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -96,5 +96,5 @@ def test_a_hub_that_cannot_be_reached_is_an_error_within_seconds(tiny_collection
     assert ended.returncode == 2, ended.stderr
     assert f"{endpoint} cannot be reached" in ended.stderr
     assert "the cache does not hold it" in ended.stderr
-    # Nearly all of it is the import of torch and transformers.
+    # Mostly the import of torch and transformers.
     assert time.monotonic() - start < 30

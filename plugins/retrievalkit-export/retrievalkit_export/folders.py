@@ -47,10 +47,12 @@ class ModuleFolders:
         place = self.add(kind, configuration)
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, place / "model.safetensors")
 
-    def finish(self, described: Mapping[str, Any]) -> None:
-        """Write modules.json and the description of the whole model."""
+    def finish(self, encoder: Any, **described: Any) -> None:
+        """Write modules.json, and the description of the whole model with the prompts and titles of its encoder."""
         write_json(self.folder / "modules.json", self.listed)
-        write_json(self.folder / "config_sentence_transformers.json", {"__version__": {}, **described})
+        of_encoder = {"prompts": encoder.prefixes, "default_prompt_name": None, "title": encoder.title}
+        described = {"__version__": {}, **of_encoder, **described}
+        write_json(self.folder / "config_sentence_transformers.json", described)
 
     def _list(self, kind: str, path: str) -> None:
         number = len(self.listed)
@@ -58,10 +60,10 @@ class ModuleFolders:
         self.listed.append({"idx": number, "name": str(number), "path": path, "type": full})
 
 
-def transformer_settings(lengths: Mapping[str, int], **more: Any) -> tuple[dict[str, Any], list[str]]:
+def transformer_settings(lengths: Mapping[str, int]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings of the Transformer module, and a note if they need a recent release."""
     query, document = lengths["query"], lengths["document"]
-    settings = {"max_seq_length": max(query, document), "do_lower_case": False, **more}
+    settings = {"max_seq_length": max(query, document), "do_lower_case": False}
     if query == document:
         return settings, []
     note = (

@@ -84,8 +84,8 @@ def refuse(target: str, problem: str) -> NoReturn:
     raise UnsupportedError(msg)
 
 
-def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, markers: bool = False) -> None:
-    """Refuse an encoder that is not a plain Hugging Face model with its tokenizer.
+def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, markers: bool = False) -> Any:
+    """Return the encoder of documents if it is a plain Hugging Face model with its tokenizer, and refuse it otherwise.
 
     Args:
         retriever: The retriever.
@@ -108,6 +108,7 @@ def check_encoder(retriever: Retriever, target: str, *, separate: bool = False, 
         if tower.extra.ids[side] and not markers:
             count = len(tower.extra.ids[side])
             refuse(target, f"it prepends {count} extra tokens to every {side}, but the target's tokenizer does not")
+    return retriever.tower("document")
 
 
 def states_of(retriever: Retriever, side: Side, texts: Sequence[str] = PROBES) -> tuple[Batch, TokenStates]:
@@ -211,27 +212,11 @@ def write_encoder(retriever: Retriever, side: Side, folder: Path) -> None:
     (folder / "adapters.safetensors").unlink(missing_ok=True)
 
 
-def prompts(retriever: Retriever) -> dict[str, str]:
-    """Return the prefix of each side."""
-    return {side: tower_of(retriever, side).prefixes[side] for side in SIDES}
-
-
-def tower_of(retriever: Retriever, side: Side) -> Any:
-    """Return the encoder of a side, with the attributes of the encoder `transformer` (untyped)."""
-    return retriever.tower(side)
-
-
-def lengths(retriever: Retriever) -> dict[str, int]:
-    """Return the maximum number of tokens per text, by side."""
-    return {side: tower_of(retriever, side).lengths[side] for side in SIDES}
-
-
-def title_note(retriever: Retriever, library: str) -> str:
-    """Return instructions for passages with a title."""
-    joining = tower_of(retriever, "document").title
-    if joining == "space":
+def title_note(title: str, library: str) -> str:
+    """Return instructions for passages with a title, by the encoder's option `title`."""
+    if title == "space":
         return f'{library} encodes a passage as a single text: pass "TITLE TEXT", as in training.'
-    if joining == "none":
+    if title == "none":
         return f"{library} encodes a passage as a single text: pass it without its title, as in training."
     return (
         f'{library} encodes a passage as a single text, but rkit encodes title and text as a pair: pass "TITLE TEXT". '

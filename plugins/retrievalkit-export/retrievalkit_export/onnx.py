@@ -25,7 +25,7 @@ from retrievalkit.contracts import SIDES, Batch, Representation, Side, Text
 from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError
 from retrievalkit_export.card import Written
-from retrievalkit_export.forms import PROBES, check_encoder, lengths, prompts, refuse, states_of, tower_of
+from retrievalkit_export.forms import PROBES, check_encoder, refuse, states_of
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -61,7 +61,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
         if importlib.util.find_spec(package) is None:
             raise MissingDependencyError(package, "an ONNX graph", "'retrievalkit-export[onnx]'")
     output = _output(retriever)
-    check_encoder(retriever, _NAME, separate=True)
+    tower = check_encoder(retriever, _NAME, separate=True)
     _make_plain(retriever)
     graphs = {"model": SIDES[1:]} if _same(retriever) else {side: (side,) for side in SIDES}
     figures: dict[str, Any] = {}
@@ -69,23 +69,22 @@ def write(retriever: Retriever, folder: Path) -> Written:
         path = folder / f"{name}.onnx"
         _trace(retriever, sides[0], path, output)
         figures[f"least cosine with torch ({path.name})"] = _verify(retriever, sides[0], path)
-    tower = tower_of(retriever, "document")
     if tower.tokenizer.is_fast:
         tower.tokenizer.backend_tokenizer.no_truncation()
         tower.tokenizer.backend_tokenizer.no_padding()
     tower.tokenizer.save_pretrained(folder)
-    max_lengths, prefixes = lengths(retriever), prompts(retriever)
     titles = {"query": None, "document": tower.title}
     described: dict[str, Any] = {
-        side: {"prefix": prefixes[side], "max_length": max_lengths[side], "title": titles[side]} for side in SIDES
+        side: {"prefix": tower.prefixes[side], "max_length": tower.lengths[side], "title": titles[side]}
+        for side in SIDES
     }
     write_json(folder / "tokenization.json", {**described, "padding_id": tower.padding_id})
     example = _EXAMPLE
     for name, value in {
-        "DOCUMENT_LENGTH": str(max_lengths["document"]),
-        "QUERY_LENGTH": str(max_lengths["query"]),
+        "DOCUMENT_LENGTH": str(tower.lengths["document"]),
+        "QUERY_LENGTH": str(tower.lengths["query"]),
         "PADDING": str(tower.padding_id),
-        "PREFIX": prefixes["document"],
+        "PREFIX": tower.prefixes["document"],
         "OUTPUT": output,
         "GRAPH": f"{next(reversed(graphs))}.onnx",
     }.items():
@@ -159,7 +158,7 @@ class _Graph(nn.Module):
     def __init__(self, retriever: Retriever, side: Side) -> None:
         super().__init__()
         self.tower, self.pooler, self.side = retriever.tower(side), retriever.pooler, side
-        special = tower_of(retriever, side)._special_ids
+        special: Any = self.tower._special_ids
         self.register_buffer("special", torch.tensor(special, dtype=torch.long))
         self.layers = self.pooler.needs.layers_of(side, self.tower.info)
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.contracts.commands import Precision
 from retrievalkit_export import sentence_transformers
 from retrievalkit_export.card import Written
-from retrievalkit_export.forms import tower_of
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -43,7 +42,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
 
 def write_graph(retriever: Retriever, folder: Path, precision: Precision) -> None:
     """Write the graph of a retriever that OpenVINO computes; in int8 as calibrated."""
-    tower = tower_of(retriever, "document")
+    tower: Any = retriever.tower("document")
     model = tower.openvino_model((tower.info.layers,), precision)
     from openvino import save_model
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrievalkit.contracts import SIDES, Text
+from retrievalkit.contracts import SIDES, Side, Text
 from retrievalkit.contracts.commands import kind_of, read_manifest
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import MissingDependencyError, UnsupportedError
 from retrievalkit_export.card import Written
-from retrievalkit_export.forms import (
-    check_encoder,
-    lengths,
-    prompts,
-    refuse,
-    single_vector,
-    states_of,
-    tower_of,
-    write_encoder,
-)
+from retrievalkit_export.forms import check_encoder, refuse, single_vector, states_of, write_encoder
 from retrievalkit_export.sparse_encoder import check_splade
 
 if TYPE_CHECKING:
@@ -43,37 +35,36 @@ def write(retriever: Retriever, folder: Path) -> Written:
     Raises:
         UnsupportedError: Pyserini's encoders cannot compute the checkpoint's vectors.
     """
-    check_encoder(retriever, _NAME, separate=True)
+    encoder = check_encoder(retriever, _NAME, separate=True)
     sparse = retriever.pooler.needs.vocabulary_head
     if sparse:
         pooled = retriever.pooler(states_of(retriever, "document")[1], "document")
         sparse = pooled.weights is not None and pooled.vectors is None
     if sparse:
         check_splade(retriever, _NAME)
-        if any(prompts(retriever).values()):
+        if any(encoder.prefixes.values()):
             refuse(_NAME, "its texts have prefixes, but the encoder 'splade' does not support any")
         if getattr(retriever.pooler, "top_k", None) is not None:
             refuse(_NAME, "its pooler keeps only the largest weights (top_k), but the encoder 'splade' keeps all")
     separate = "query" in retriever.towers
     folders = {side: side if separate else "encoder" for side in SIDES}
-    flags = dict.fromkeys(SIDES, "") if sparse else _flags(retriever)
-    max_lengths = lengths(retriever)
+    flags = dict.fromkeys(SIDES, "") if sparse else _flags(retriever, encoder.prefixes)
     for side in SIDES if separate else SIDES[:1]:
         write_encoder(retriever, side, folder / folders[side])
     if not sparse:
         # There is no option for the length of queries: their encoder uses the tokenizer's.
         path = folder / folders["query"] / "tokenizer_config.json"
-        settings = json.loads(path.read_text("utf-8")) | {"model_max_length": max_lengths["query"]}
+        settings = json.loads(path.read_text("utf-8")) | {"model_max_length": encoder.lengths["query"]}
         path.write_text(json.dumps(settings, indent=2), "utf-8")
     kind = "splade" if sparse else "auto"
-    fields = _FIELDS[tower_of(retriever, "document").title]
+    fields = _FIELDS[encoder.title]
     output = "--embeddings VECTORS" if sparse else "--embeddings INDEX --to-faiss"
     vectors = None if sparse else retriever.encode([Text("", "text")], "document").vectors
     dimension = "" if vectors is None else f" --dimension {vectors.shape[2]}"
     encode = (
         f"python -m pyserini.encode input --corpus PASSAGES --fields {fields.removesuffix(' --add-sep')} "
         f"output {output} encoder --encoder FOLDER/{folders['document']} --encoder-class {kind} --fields {fields} "
-        f"--max-length {max_lengths['document']}{dimension} --device cpu{flags['document']}"
+        f"--max-length {encoder.lengths['document']}{dimension} --device cpu{flags['document']}"
     )
     notes = [_JAVA]
     if sparse:
@@ -86,7 +77,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
         notes.append(
             "Pyserini rounds SPLADE's weights to multiples of 5/256, so its scores differ a little from rkit's."
         )
-        if (length := max_lengths["query"]) != _SPLADE_QUERY_LENGTH:
+        if (length := encoder.lengths["query"]) != _SPLADE_QUERY_LENGTH:
             notes.append(f"Pyserini truncates queries to {_SPLADE_QUERY_LENGTH} tokens, rkit to {length}.")
     else:
         search = (
@@ -94,7 +85,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
             f"--encoder-class auto --output RUN --device cpu{flags['query']}"
         )
         notes.append("PASSAGES is a folder of JSON lines with id, title and text.")
-        if prompts(retriever)["document"] and tower_of(retriever, "document").title != "none":
+        if encoder.prefixes["document"] and encoder.title != "none":
             notes.append(
                 "Pyserini adds the prefix between title and text, rkit adds it in front of both: vectors of passages "
                 "with a title differ. Prepend the title to the text, and encode with --fields text."
@@ -103,7 +94,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
     return Written(library="pyserini", language="bash", example=example, notes=notes, tags=tags)
 
 
-def _flags(retriever: Retriever) -> dict[str, str]:
+def _flags(retriever: Retriever, prefixes: Mapping[Side, str]) -> dict[Side, str]:
     """Return the options of the encoder `auto` for each side."""
     form = single_vector(retriever, _NAME)
     if form.layers:
@@ -111,7 +102,7 @@ def _flags(retriever: Retriever) -> dict[str, str]:
     if form.poolings not in (("cls",), ("mean",)):
         refuse(_NAME, f"its pooling is '{' and '.join(form.poolings)}', but the encoder 'auto' has cls and mean")
     shared = f" --pooling {form.poolings[0]}" + (" --l2-norm" if form.normalize else "")
-    return {side: shared + _prefix(prompt, side) for side, prompt in prompts(retriever).items()}
+    return {side: shared + _prefix(prompt, side) for side, prompt in prefixes.items()}
 
 
 def _prefix(prompt: str, side: str) -> str:

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 
 from retrievalkit_export.card import Written
 from retrievalkit_export.folders import ModuleFolders, transformer_settings
-from retrievalkit_export.forms import (
-    SingleVector,
-    check_encoder,
-    lengths,
-    prompts,
-    single_vector,
-    title_note,
-    tower_of,
-    write_encoder,
-)
+from retrievalkit_export.forms import SingleVector, check_encoder, single_vector, title_note, write_encoder
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -42,26 +33,21 @@ def write(retriever: Retriever, folder: Path) -> Written:
         UnsupportedError: Its modules cannot compute the checkpoint's vectors.
     """
     form = single_vector(retriever, LIBRARY)
-    check_encoder(retriever, LIBRARY)
+    encoder = check_encoder(retriever, LIBRARY)
     write_encoder(retriever, "document", folder)
-    settings, notes = transformer_settings(lengths(retriever))
+    settings, notes = transformer_settings(encoder.lengths)
     modules = ModuleFolders(folder, "Transformer", settings)
-    modules.add("Pooling", _pooling(form, retriever.tower("document").info.width))
+    modules.add("Pooling", _pooling(form, encoder.info.width))
     for layer in form.layers:
         modules.add_dense(layer)
     if form.normalize:
         modules.add("Normalize", {})
-    modules.finish({
-        "model_type": "SentenceTransformer",
-        "prompts": prompts(retriever),
-        "title": tower_of(retriever, "document").title,
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine" if form.normalize else "dot",
-    })  # fmt: skip
+    similarity = "cosine" if form.normalize else "dot"
+    modules.finish(encoder, model_type="SentenceTransformer", similarity_fn_name=similarity)
     return Written(
         library=LIBRARY,
         example=_EXAMPLE,
-        notes=[*notes, title_note(retriever, LIBRARY)],
+        notes=[*notes, title_note(encoder.title, LIBRARY)],
         tags=["sentence-transformers", "sentence-similarity", "feature-extraction"],
         pipeline="sentence-similarity",
     )

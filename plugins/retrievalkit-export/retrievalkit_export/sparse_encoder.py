@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from retrievalkit_export.card import Written
 from retrievalkit_export.folders import ModuleFolders, transformer_settings
-from retrievalkit_export.forms import (
-    check_encoder,
-    lengths,
-    prompts,
-    refuse,
-    states_of,
-    title_note,
-    tower_of,
-    write_encoder,
-)
+from retrievalkit_export.forms import check_encoder, refuse, states_of, title_note, write_encoder
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -40,27 +31,20 @@ def write(retriever: Retriever, folder: Path) -> Written:
         UnsupportedError: The checkpoint does not compute SPLADE weights.
     """
     check_splade(retriever, _NAME)
-    check_encoder(retriever, _NAME)
+    encoder = check_encoder(retriever, _NAME)
     write_encoder(retriever, "document", folder)
-    settings, notes = transformer_settings(lengths(retriever))
+    settings, notes = transformer_settings(encoder.lengths)
     modules = ModuleFolders(folder, _TRANSFORMER, settings)
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": None}
     modules.add(_POOLING, pooling)
-    described: dict[str, Any] = {
-        "model_type": "SparseEncoder",
-        "prompts": prompts(retriever),
-        "title": tower_of(retriever, "document").title,
-        "default_prompt_name": None,
-        "similarity_fn_name": "dot",
-    }
-    if (most := getattr(retriever.pooler, "top_k", None)) is not None:
-        described["max_active_dims"] = most
-    modules.finish(described)
+    most = getattr(retriever.pooler, "top_k", None)
+    limit = {} if most is None else {"max_active_dims": most}
+    modules.finish(encoder, model_type="SparseEncoder", similarity_fn_name="dot", **limit)
     tags = ["sentence-transformers", "sparse-encoder", "sparse", "splade", "feature-extraction"]
     return Written(
         library="sentence-transformers",
         example=_EXAMPLE,
-        notes=[*notes, title_note(retriever, "SparseEncoder")],
+        notes=[*notes, title_note(encoder.title, "SparseEncoder")],
         tags=tags,
     )
 

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.vectors import VectorStore
-from retrievalkit.models.retriever import Retriever, open_retriever
+from retrievalkit.models.opening import open_retriever
+from retrievalkit.models.retriever import Retriever
 
 pytest.importorskip("openvino")
 pytestmark = pytest.mark.openvino

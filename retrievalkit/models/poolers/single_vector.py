@@ -117,7 +117,9 @@ class Mean(SingleVector):
 class Max(SingleVector):
     """Max pooling: one vector per text, the maximum of each dimension over its tokens, special tokens included.
 
-    rkit train --model bert-base-uncased --pooler max ...
+        rkit train --model MODEL --pooler max ...
+
+    For models that were trained with it; `mean` is more common.
     """
 
     pooling = ("max",)

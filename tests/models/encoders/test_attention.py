@@ -35,12 +35,12 @@ def masks(form, texts, tokens, dtype):
 def test_attention_is_the_softmax_of_inner_products_with_dropout(form):
     query, key, value = inputs(2, 4, 5, 8, dtype=torch.float64)
     mask, added = masks(form, 2, 5, torch.float64)
-    made, weights = seeded(attention, Layer(), query, key, value, mask, dropout=0.25)
+    output, weights = seeded(attention, Layer(), query, key, value, mask, dropout=0.25)
     assert weights is None
 
     shares = (query @ key.mT / 8**0.5 + added).softmax(-1)
     shares = shares.masked_fill(seeded(drop_mask, shares.shape, 0.25), 0.0) / 0.75
-    torch.testing.assert_close(made, (shares @ value).transpose(1, 2))
+    torch.testing.assert_close(output, (shares @ value).transpose(1, 2))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])
@@ -48,9 +48,9 @@ def test_attention_without_dropout_or_with_a_causal_mask_equals_torchs(rate):
     query, key, value = inputs(2, 4, 5, 8)
     layer = Layer()
     layer.is_causal = bool(rate)
-    made, _ = seeded(attention, layer, query, key, value, None, dropout=rate)
+    output, _ = seeded(attention, layer, query, key, value, None, dropout=rate)
     expected = seeded(functional.scaled_dot_product_attention, query, key, value, dropout_p=rate, is_causal=bool(rate))
-    torch.testing.assert_close(made, expected.transpose(1, 2))
+    torch.testing.assert_close(output, expected.transpose(1, 2))
 
 
 @pytest.mark.parametrize("form", ["none", "bool", "one row", "added"])
@@ -60,39 +60,31 @@ def test_bf16_attention_and_its_gradients_are_near_the_plain_expression(form, gr
     monkeypatch.setattr(module, "_GROUP", group)
     query, key, value, outer = inputs(3, 2, 16, 8) + inputs(3, 16, 2, 8)[:1]
     mask, added = masks(form, 3, 16, torch.float32)
-    narrow = [one.bfloat16().requires_grad_() for one in (query, key, value)]
-    made, _ = seeded(attention, Layer(), *narrow, mask, dropout=0.25)
-    made.backward(outer.bfloat16())
+    narrow = [tensor.bfloat16().requires_grad_() for tensor in (query, key, value)]
+    output, _ = seeded(attention, Layer(), *narrow, mask, dropout=0.25)
+    output.backward(outer.bfloat16())
 
     # A mask for each group of texts, in order.
     size = min(3, -(-group // 512))
     torch.manual_seed(0)
     kept = 1 - torch.cat([drop_mask((size, 2, 16, 16), 0.25).float() for _ in range(3 // size)])
-    wide = [one.detach().float().requires_grad_() for one in narrow]
+    wide = [tensor.detach().float().requires_grad_() for tensor in narrow]
     shares = (wide[0] @ wide[1].mT / 8**0.5 + added).softmax(-1) * kept / 0.75
     expected = (shares @ wide[2]).transpose(1, 2)
     expected.backward(outer)
-    torch.testing.assert_close(made.float(), expected, atol=0.03, rtol=0.03)
-    for one, other in zip(narrow, wide, strict=True):
-        torch.testing.assert_close(one.grad.float(), other.grad, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(output.float(), expected, atol=0.03, rtol=0.03)
+    for tensor, other in zip(narrow, wide, strict=True):
+        torch.testing.assert_close(tensor.grad.float(), other.grad, atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_query_without_a_key_has_finite_gradients(dtype):
-    query, key, value = (one.requires_grad_() for one in inputs(2, 4, 5, 8, dtype=dtype))
+    query, key, value = (tensor.requires_grad_() for tensor in inputs(2, 4, 5, 8, dtype=dtype))
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
     mask[1, :, 3:] = False
-    made, _ = attention(Layer(), query, key, value, mask, dropout=0.1)
-    made[:, :3].square().sum().backward()
-    assert all(one.grad.isfinite().all() for one in (query, key, value))
-
-
-def test_bf16_attention_drops_weights_with_the_probability():
-    """With equal weights and values of 1, each output is the scaled share of kept weights."""
-    query = torch.zeros(4, 4, 64, 8, dtype=torch.bfloat16)
-    made, _ = seeded(attention, Layer(), query, query, torch.ones_like(query), None, dropout=0.3)
-    count = 4 * 4 * 64 * 64
-    assert made.float().mean().item() == pytest.approx(1.0, abs=5 * (0.3 / 0.7 / count) ** 0.5 + 0.002)
+    output, _ = attention(Layer(), query, key, value, mask, dropout=0.1)
+    output[:, :3].square().sum().backward()
+    assert all(tensor.grad.isfinite().all() for tensor in (query, key, value))
 
 
 def test_bf16_attention_depends_on_torchs_random_state():
@@ -109,9 +101,9 @@ def test_bf16_attention_depends_on_torchs_random_state():
 def test_padding_of_keys_to_whole_tiles_changes_nothing(form, tokens):
     query, key, value = inputs(3, 2, tokens, 8, dtype=torch.bfloat16)
     mask, added = masks(form, 3, tokens, torch.bfloat16)
-    made, _ = attention(Layer(), query, key, value, mask)
+    output, _ = attention(Layer(), query, key, value, mask)
     shares = (query.float() @ key.float().mT / 8**0.5 + added).softmax(-1)
-    torch.testing.assert_close(made.float(), (shares @ value.float()).transpose(1, 2), atol=0.02, rtol=0.02)
+    torch.testing.assert_close(output.float(), (shares @ value.float()).transpose(1, 2), atol=0.02, rtol=0.02)
 
 
 def test_only_torchs_fused_attention_is_replaced():

@@ -1,4 +1,4 @@
-"""Encoders on OpenVINO and ONNX Runtime: torch's states, torch's tokens, and a start without transformers."""
+"""Encoders on OpenVINO and ONNX Runtime: tokens, states, vectors and hits equal those of torch."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ BACKENDS = ["openvino", "onnx"]
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory):
-    """A folder for graphs, which the tests share."""
+    """Cache folder for graphs, shared by the tests."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 def pair(model, needs=None, backend="openvino", **options):
-    """The compiled encoder and torch's."""
+    """Return the compiled encoder and torch's."""
     made = Transformer.compiled(model, backend=backend, **options), Transformer(model, **options)
     for encoder in made:
         torch.manual_seed(0)
@@ -71,7 +71,7 @@ def assert_equal(compiled, usual):
         real = batch.attention_mask.bool()
         for layer in layers:
             torch.testing.assert_close(found[layer][real], expected[layer][real], atol=2e-5, rtol=1e-4)
-    assert compiled.backend != "torch", "it fell back on torch"
+    assert compiled.backend != "torch", "the encoder fell back to torch"
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def assert_equal(compiled, usual):
         *((name, "openvino") for name in ("bert", "distilbert", "llama", "modernbert", "mpnet", "roberta", "t5")),
     ],
 )
-def test_tokens_and_states_are_those_of_torch(model_of, architecture, backend):
+def test_tokens_and_states_equal_those_of_torch(model_of, architecture, backend):
     model = model_of(architecture)
     for _ in range(2):  # exported, and read again
         assert_equal(*pair(model, backend=backend, query_prefix="query: "))
 
 
 @pytest.mark.parametrize("title", ["pair", "space"])
-def test_names_of_tokens_and_notes_about_cut_texts_are_alike(model_of, title, capsys):
+def test_names_of_tokens_and_notes_about_truncated_texts_are_equal(model_of, title, capsys):
     encoders = [*pair(model_of("bert"), title=title), pair(model_of("bert"), title=title)[0]]
     ids, notes = range(len(encoders[1].tokenizer) + 2), []
     for encoder in encoders:
@@ -104,7 +104,7 @@ def test_names_of_tokens_and_notes_about_cut_texts_are_alike(model_of, title, ca
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("source", ["new", "unused"])
 @pytest.mark.parametrize("position", [None, 0])
-def test_extra_tokens_are_seen_alike(model_of, tmp_path, source, position, trained):
+def test_states_of_extra_tokens_equal_those_of_torch(model_of, tmp_path, source, position, trained):
     extra = {
         "document": ExtraTokens(3, source=source, position=position),
         "query": ExtraTokens(2, source=source, position=position),
@@ -117,7 +117,7 @@ def test_extra_tokens_are_seen_alike(model_of, tmp_path, source, position, train
     assert_equal(*pair(model, needs))
 
 
-def test_a_vocabulary_head_is_that_of_torch(model_of):
+def test_logits_equal_those_of_torch(model_of):
     compiled, usual = pair(model_of("bert"), Needs(vocabulary_head=True))
     batch = usual.collate(usual.tokenize(TEXTS, "query"), "query")
     with torch.inference_mode():
@@ -127,7 +127,7 @@ def test_a_vocabulary_head_is_that_of_torch(model_of):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_checkpoint_with_two_towers_gives_the_same_vectors(model_of, tmp_path):
+def test_a_checkpoint_with_two_towers_has_equal_vectors(model_of, tmp_path):
     Retriever.create(model_of("bert"), pooler="mean", separate_towers=True).save(tmp_path)
     compiled, usual = Retriever.load(tmp_path, CPU, backend="openvino"), Retriever.load(tmp_path, CPU)
     for side in ("query", "document"):
@@ -142,7 +142,7 @@ def test_a_checkpoint_with_two_towers_gives_the_same_vectors(model_of, tmp_path)
         compiled.save(tmp_path)
 
 
-def test_a_module_whose_graph_computes_something_else_is_refused(tmp_path):
+def test_a_graph_with_other_outputs_is_refused(tmp_path):
     graph = Graph(
         "openvino",
         nn.Module,
@@ -156,7 +156,7 @@ def test_a_module_whose_graph_computes_something_else_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_least_recently_used_graphs_make_room(monkeypatch, tmp_path):
+def test_the_least_recently_used_graphs_are_deleted(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     models = [tmp_path / str(number) for number in range(21)]
     for number, model in enumerate(models):
@@ -168,7 +168,7 @@ def test_the_least_recently_used_graphs_make_room(monkeypatch, tmp_path):
     assert [folder.exists() for folder in made] == [True, False, *[True] * 18]
 
 
-def test_auto_is_what_is_installed_or_set(monkeypatch):
+def test_auto_selects_the_installed_or_configured_backend(monkeypatch):
     monkeypatch.delenv(graphs.AUTO)
     assert resolve_backend("auto", CPU) == "openvino"
     assert resolve_backend("auto", torch.device("cuda")) == "torch"
@@ -188,7 +188,7 @@ def test_auto_is_what_is_installed_or_set(monkeypatch):
 
 
 def without_torch(model, pooler="mean", **options):
-    """A retriever on OpenVINO, and its compiled form: exported, and opened again."""
+    """Return a retriever on OpenVINO, and its compiled form, opened again after the export."""
     retriever = Retriever.create(model, pooler=pooler, backend="openvino", **options)
     opened = [open_compiled(str(model), retriever.fingerprint, "openvino", lambda: retriever) for _ in range(2)]
     return retriever.eval(), opened[1]
@@ -196,7 +196,7 @@ def without_torch(model, pooler="mean", **options):
 
 @pytest.mark.parametrize("title", ["pair", "space", "none"])
 @pytest.mark.parametrize("architecture", ["bert", "llama", "roberta"])
-def test_tokens_without_torch_are_those_of_the_encoder(model_of, architecture, title):
+def test_tokens_without_torch_equal_those_of_the_encoder(model_of, architecture, title):
     end = architecture == "llama"
     options = {"title": title, "query_prefix": "query: ", "document_length": 12, "end_token": end}
     retriever, compiled = without_torch(model_of(architecture), encoder_options=options)
@@ -205,7 +205,7 @@ def test_tokens_without_torch_are_those_of_the_encoder(model_of, architecture, t
         assert compiled.tokenize(texts, side) == retriever.tower(side).tokenize(texts, side)
 
 
-def test_queries_cut_without_torch_are_reported_alike(model_of, capsys):
+def test_truncated_queries_are_reported_without_torch(model_of, capsys):
     retriever, compiled = without_torch(model_of("bert"))
     for tokenize in (retriever.tower("query").tokenize, compiled.tokenize):
         with notices.collected():
@@ -223,7 +223,7 @@ def test_queries_cut_without_torch_are_reported_alike(model_of, capsys):
         ("projected", {"pooling": ("mean", "max"), "dimensions": (5,), "normalize": True}),
     ],
 )
-def test_vectors_without_torch_are_those_of_the_retriever(model_of, pooler, options):
+def test_vectors_without_torch_equal_those_of_the_retriever(model_of, pooler, options):
     retriever, compiled = without_torch(model_of("bert"), pooler, pooler_options=options)
     for side in ("query", "document"):
         expected = retriever.encode(TEXTS * 9, side).vectors.squeeze(1).numpy()
@@ -247,7 +247,7 @@ def test_several_vectors_per_text_need_torch(model_of):
     assert without_torch(model_of("bert"), "colbert")[1] is None
 
 
-def test_a_search_without_torch_gives_the_hits_of_the_loaded_retriever(encoded):
+def test_a_search_without_torch_has_equal_hits(encoded):
     folder, _ = encoded
     if not (folder / "index").exists():
         rkit("index", folder / "fp32", "--output", folder / "index")
@@ -275,7 +275,7 @@ def rkit(*words, fails=False):
 
 @pytest.fixture(scope="module")
 def encoded(tiny_model, tiny_collection, tmp_path_factory):
-    """The vectors of a corpus in fp32 and in int8, and what the second command printed."""
+    """Vectors of a corpus in fp32 and in int8, and the output of the second command."""
     folder = tmp_path_factory.mktemp("int8")
     for precision in ("fp32", "int8"):
         words = "encode", tiny_model, tiny_collection.corpus, "--backend", "openvino", "--precision", precision
@@ -283,7 +283,7 @@ def encoded(tiny_model, tiny_collection, tmp_path_factory):
     return folder, printed
 
 
-def test_int8_is_near_to_fp32_and_says_how_near(encoded):
+def test_int8_is_near_fp32_and_reports_how_near(encoded):
     folder, printed = encoded
     first, second = (VectorStore(folder / name).block(0, 42).vectors for name in ("fp32", "int8"))
     cosines = (first * second).sum(-1) / np.linalg.norm(first, axis=-1) / np.linalg.norm(second, axis=-1)
@@ -319,7 +319,7 @@ def test_another_calibration_replaces_the_first(tiny_model, tiny_collection):
 
 @pytest.fixture(scope="module")
 def reranking(tiny_model, tiny_collection, tmp_path_factory):
-    """A cross-encoder, and the command that re-ranks all passages for twenty queries."""
+    """Folder of a cross-encoder, and the command that re-ranks all passages for twenty queries."""
     folder = tmp_path_factory.mktemp("rerank")
     (folder / "reranker").mkdir()
     passages = list(open_corpus(tiny_collection.corpus))
@@ -328,7 +328,7 @@ def reranking(tiny_model, tiny_collection, tmp_path_factory):
     handle = model.model.classifier.register_forward_hook(lambda _, inputs, __: states.append(inputs[0]))
     model.score(model.tokenize([query.text for query in queries], [("", one.text) for one in passages[:20]]))
     handle.remove()
-    with torch.no_grad():  # scores by which the states differ most, as random scores are nearly equal
+    with torch.no_grad():  # scores that differ more than random scores
         inputs = torch.cat(states)
         model.model.classifier.weight[:] = torch.linalg.svd(inputs - inputs.mean(dim=0)).Vh[:1]
     model.save(folder / "reranker")
@@ -337,7 +337,7 @@ def reranking(tiny_model, tiny_collection, tmp_path_factory):
     return folder, ("rerank", "apply", folder / "reranker", "--run", folder / "run.trec", *places)
 
 
-def test_reranking_in_int8_is_near_to_fp32_and_states_its_loss(reranking):
+def test_reranking_in_int8_is_near_fp32_and_reports_its_loss(reranking):
     folder, words = reranking
     runs = {}
     for precision in ("fp32", "int8"):
@@ -370,7 +370,7 @@ def test_a_reranker_without_calibration_refuses_int8(reranking):
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def test_auto_on_onnx_runtime_is_fp32_where_the_hardware_has_bf16(
+def test_auto_on_onnx_runtime_is_fp32_despite_bf16_hardware(
     monkeypatch, encoded, tiny_model, tiny_collection, tmp_path
 ):
     monkeypatch.setenv("RKIT_PRECISION", "bf16")
@@ -383,7 +383,7 @@ def test_auto_on_onnx_runtime_is_fp32_where_the_hardware_has_bf16(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_commands_give_the_hits_of_torch(encoded, tiny_model, tiny_collection, backend):
+def test_searches_have_the_hits_of_torch(encoded, tiny_model, tiny_collection, backend):
     folder, _ = encoded
     if not (folder / "index").exists():
         rkit("index", folder / "fp32", "--output", folder / "index")
@@ -397,7 +397,7 @@ def test_commands_give_the_hits_of_torch(encoded, tiny_model, tiny_collection, b
         assert len(set(runs[0][query]) & set(hits)) > 0.9 * len(hits)
 
 
-def test_a_cross_encoder_gives_the_scores_of_torch(monkeypatch, tiny_model, tmp_path):
+def test_scores_of_a_cross_encoder_equal_those_of_torch(monkeypatch, tiny_model, tmp_path):
     monkeypatch.setenv("RKIT_PRECISION", "bf16")  # "auto" on ONNX Runtime is fp32 nevertheless
     CrossEncoder.create(tiny_model).save(tmp_path)
     queries, passages = [text for _, text in TEXTS], TEXTS[::-1]

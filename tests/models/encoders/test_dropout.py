@@ -56,7 +56,7 @@ def test_dropout_modules_are_replaced_except_subclasses():
 
     model = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Dropout(0.2)), Special(0.3))
     dropout.use_fast_dropout(model)
-    assert [type(one) for one in (model[0], model[1][0], model[2])] == [
+    assert [type(module) for module in (model[0], model[1][0], model[2])] == [
         dropout.FastDropout,
         dropout.FastDropout,
         Special,

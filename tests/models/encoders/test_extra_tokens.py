@@ -17,9 +17,9 @@ OFFSETS = {"roberta": 1, "mpnet": 2}
 
 def prepared(model, seed=0, query=None, document=None, **options):
     encoder = registry.create("encoder", "transformer", model, **options)
-    wanted = {"query": query, "document": document}
+    extra = {"query": query, "document": document}
     torch.manual_seed(seed)
-    encoder.prepare(Needs(extra_tokens={side: tokens for side, tokens in wanted.items() if tokens}))
+    encoder.prepare(Needs(extra_tokens={side: tokens for side, tokens in extra.items() if tokens}))
     return encoder.eval()
 
 

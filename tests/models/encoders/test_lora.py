@@ -73,18 +73,18 @@ def test_frozen_weights_are_bf16_on_a_gpu(model, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     retriever = Retriever.create(model, pooler="mean", encoder_options={"lora_rank": 2}).eval()
     assert not prepared(model).half_only
-    kinds = {("lora_" in name, one.dtype) for name, one in retriever.tower("query").named_parameters()}
+    kinds = {("lora_" in name, weight.dtype) for name, weight in retriever.tower("query").named_parameters()}
     assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
     training = retriever(retriever.tower("query").collate([[5, 6]], "query"), "query")
     training.vectors.sum().backward()
-    assert any(one.grad is not None for one in retriever.parameters())
-    made = retriever.encode(TEXTS, "query").vectors
+    assert any(weight.grad is not None for weight in retriever.parameters())
+    vectors = retriever.encode(TEXTS, "query").vectors
     retriever.save(tmp_path)
     monkeypatch.undo()
     encoder = prepared(tmp_path / "encoder", lora_rank=2)
-    assert {one.dtype for one in encoder.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
     loaded = Retriever({"shared": encoder}, retriever.pooler, {}).encode(TEXTS, "query").vectors
-    torch.testing.assert_close(made, loaded, rtol=0.05, atol=0.02)
+    torch.testing.assert_close(vectors, loaded, rtol=0.05, atol=0.02)
 
 
 def test_training_a_decoder_changes_only_its_adapters(tmp_path, tiny_collection):
@@ -99,7 +99,7 @@ def test_training_a_decoder_changes_only_its_adapters(tmp_path, tiny_collection)
     assert all(ids[-1] == tower.tokenizer.eos_token_id for ids in tower.tokenize(TEXTS, "document"))
     plain = Retriever.create(model, pooler="last", encoder_options={"end_token": True}).eval()
     names = dict(plain.tower("document").named_parameters())
-    kept = {name.replace(".base_layer", ""): one for name, one in tower.named_parameters() if "lora_" not in name}
+    kept = {name.replace(".base_layer", ""): weight for name, weight in tower.named_parameters() if "lora_" not in name}
     assert kept.keys() == names.keys()
     assert all(torch.equal(kept[name], names[name]) for name in names)
     moved = loaded.encode(TEXTS, "document", precision="fp32").vectors
@@ -117,12 +117,14 @@ def test_four_bit_weights_are_loaded_and_saved_with_trained_adapters(tmp_path, t
     loaded = Retriever.load(output, device="cpu")
     for retriever in (untrained, loaded):
         kinds = {
-            ("lora_" in name, one.dtype) for name, one in retriever.tower("query").named_parameters() if one.dim() > 1
+            ("lora_" in name, weight.dtype)
+            for name, weight in retriever.tower("query").named_parameters()
+            if weight.dim() > 1
         }
         assert {(False, torch.uint8), (True, torch.float32)} <= kinds
     full, before, after = (
-        one.encode(TEXTS, "document").vectors
-        for one in (Retriever.create(model, pooler="last").eval(), untrained, loaded)
+        retriever.encode(TEXTS, "document").vectors
+        for retriever in (Retriever.create(model, pooler="last").eval(), untrained, loaded)
     )
     assert 0.9 < torch.nn.functional.cosine_similarity(full.flatten(), before.flatten(), dim=0) < 1
     assert not torch.allclose(after, before, atol=1e-3)

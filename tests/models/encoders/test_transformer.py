@@ -23,13 +23,13 @@ EVERY = ("bert", "t5", "distilbert", "llama", "roberta", "mpnet", "modernbert")
 
 
 @pytest.fixture
-def encoder(tiny_model):
-    """Function that returns a prepared encoder in eval mode."""
+def encoder_of(tiny_model):
+    """Function that returns an encoder, prepared for a pooler, in eval mode."""
 
     def make(model=tiny_model, needs=None, **options):
-        made = registry.create("encoder", "transformer", model, **options)
-        made.prepare(needs or Needs())
-        return made.eval()
+        encoder = registry.create("encoder", "transformer", model, **options)
+        encoder.prepare(needs or Needs())
+        return encoder.eval()
 
     return make
 
@@ -39,13 +39,13 @@ def words(encoder, ids):
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_layers_are_numbered_like_the_models_hidden_states(model_of, encoder, architecture):
+def test_layers_are_numbered_like_the_models_hidden_states(model_of, encoder_of, architecture):
     """0 = embeddings, L = the output of the model."""
-    made = encoder(model_of(architecture))
-    assert (made.info.width, made.info.layers) == (32, LAYERS)
-    batch = made.collate(made.tokenize(TEXTS, "document"), "document")
+    encoder = encoder_of(model_of(architecture))
+    assert (encoder.info.width, encoder.info.layers) == (32, LAYERS)
+    batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
     with torch.inference_mode():
-        states = made(batch, range(LAYERS + 1))
+        states = encoder(batch, range(LAYERS + 1))
         model_class = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
         with quiet():
             model = model_class.from_pretrained(model_of(architecture)).eval()
@@ -59,84 +59,84 @@ def test_layers_are_numbered_like_the_models_hidden_states(model_of, encoder, ar
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_the_longest_supported_text_is_encoded(model_of, encoder, architecture):
+def test_the_longest_supported_text_is_encoded(model_of, encoder_of, architecture):
     """RoBERTa's and MPNet's limits are lower than configured: their positions start after the padding id."""
     limit = {"t5": 200, "roberta": 127, "mpnet": 126}.get(architecture, 128)
-    made = encoder(model_of(architecture), document_length=limit)
-    (ids,) = made.tokenize([("", "city " * 300)], "document")
+    encoder = encoder_of(model_of(architecture), document_length=limit)
+    (ids,) = encoder.tokenize([("", "city " * 300)], "document")
     assert len(ids) == limit
-    assert made(made.collate([ids], "document"), [LAYERS]).last.shape == (1, limit, 32)
+    assert encoder(encoder.collate([ids], "document"), [LAYERS]).last.shape == (1, limit, 32)
     if architecture != "t5":
         with pytest.raises(UnsupportedError, match=rf"document_length is {limit + 1}, .* takes 3 to {limit} tokens"):
-            encoder(model_of(architecture), document_length=limit + 1)
+            encoder_of(model_of(architecture), document_length=limit + 1)
 
 
-def test_weights_are_loaded_in_float32(encoder, tiny_model, tmp_path):
+def test_weights_are_loaded_in_float32(encoder_of, tiny_model, tmp_path):
     with quiet():
         transformers.AutoModel.from_pretrained(tiny_model).bfloat16().save_pretrained(tmp_path)
         transformers.AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path)
-    assert {parameter.dtype for parameter in encoder(tmp_path).parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in encoder_of(tmp_path).parameters()} == {torch.float32}
 
 
-def test_the_option_attention_selects_the_implementation(encoder):
-    assert encoder(attention="eager").model.config._attn_implementation == "eager"
-    assert encoder().model.config._attn_implementation != "eager"
+def test_the_option_attention_selects_the_implementation(encoder_of):
+    assert encoder_of(attention="eager").model.config._attn_implementation == "eager"
+    assert encoder_of().model.config._attn_implementation != "eager"
     with pytest.raises(InputError, match="nonesuch"):
-        encoder(attention="nonesuch")
+        encoder_of(attention="nonesuch")
 
 
 @pytest.mark.parametrize(
     ("title", "expected"),
     [("pair", "[CLS] peru [SEP] lima [SEP]"), ("space", "[CLS] peru lima [SEP]"), ("none", "[CLS] lima [SEP]")],
 )
-def test_each_way_to_encode_a_title(encoder, title, expected):
-    made = encoder(title=title)
-    with_title, without = made.tokenize([("Peru", "Lima"), ("", "Lima")], "document")
-    assert " ".join(words(made, with_title)) == expected
-    assert " ".join(words(made, without)) == "[CLS] lima [SEP]"
+def test_each_way_to_encode_a_title(encoder_of, title, expected):
+    encoder = encoder_of(title=title)
+    with_title, without = encoder.tokenize([("Peru", "Lima"), ("", "Lima")], "document")
+    assert " ".join(words(encoder, with_title)) == expected
+    assert " ".join(words(encoder, without)) == "[CLS] lima [SEP]"
 
 
-def test_prefixes_of_each_side(encoder):
-    made = encoder(query_prefix="what is ", document_prefix="this is ")
-    (query,) = made.tokenize([("", "Lima")], "query")
-    document, titled = made.tokenize([("", "Lima"), ("Peru", "Lima")], "document")
-    assert words(made, query)[1:-1] == ["what", "is", "lima"]
-    assert words(made, document)[1:-1] == ["this", "is", "lima"]
-    assert words(made, titled)[1:-1] == ["this", "is", "peru", "[SEP]", "lima"]
+def test_prefixes_of_each_side(encoder_of):
+    encoder = encoder_of(query_prefix="what is ", document_prefix="this is ")
+    (query,) = encoder.tokenize([("", "Lima")], "query")
+    document, titled = encoder.tokenize([("", "Lima"), ("Peru", "Lima")], "document")
+    assert words(encoder, query)[1:-1] == ["what", "is", "lima"]
+    assert words(encoder, document)[1:-1] == ["this", "is", "lima"]
+    assert words(encoder, titled)[1:-1] == ["this", "is", "peru", "[SEP]", "lima"]
 
 
-def test_the_longer_of_title_and_text_is_truncated_first(encoder):
-    made = encoder(document_length=7)
-    (ids,) = made.tokenize([("city " * 20, "Lima")], "document")
-    assert words(made, ids) == ["[CLS]", "city", "city", "city", "[SEP]", "lima", "[SEP]"]
+def test_the_longer_of_title_and_text_is_truncated_first(encoder_of):
+    encoder = encoder_of(document_length=7)
+    (ids,) = encoder.tokenize([("city " * 20, "Lima")], "document")
+    assert words(encoder, ids) == ["[CLS]", "city", "city", "city", "[SEP]", "lima", "[SEP]"]
 
 
-def test_unknown_and_mask_tokens_are_not_special(encoder):
-    made = encoder()
-    ids = made.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
-    batch = made.collate([ids, ids[:1]], "query")
+def test_unknown_and_mask_tokens_are_not_special(encoder_of):
+    encoder = encoder_of()
+    ids = encoder.tokenizer.convert_tokens_to_ids(["[CLS]", "[UNK]", "[MASK]", "[SEP]"])
+    batch = encoder.collate([ids, ids[:1]], "query")
     assert batch.special_mask.tolist() == [[True, False, False, True], [True, False, False, False]], "nor is padding"
 
 
-def test_a_saved_encoder_does_not_depend_on_its_earlier_use(encoder, tmp_path):
+def test_a_saved_encoder_does_not_depend_on_its_earlier_use(encoder_of, tmp_path):
     """Fast tokenizers would store the truncation of their last call."""
-    for name, used in (("one", False), ("two", True)):
-        made = encoder(query_length=5)
+    for name, used in (("new", False), ("used", True)):
+        encoder = encoder_of(query_length=5)
         if used:
-            made.tokenize(TEXTS, "query")
-        made.save(tmp_path / name)
-    saved = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("one", "two")]
+            encoder.tokenize(TEXTS, "query")
+        encoder.save(tmp_path / name)
+    saved = [(tmp_path / name / "tokenizer.json").read_bytes() for name in ("new", "used")]
     assert saved[0] == saved[1]
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_a_saved_encoder_is_a_hugging_face_folder_with_equal_states(model_of, encoder, tmp_path, architecture):
-    made = encoder(model_of(architecture))
-    made.save(tmp_path)
-    batch = made.collate(made.tokenize(TEXTS, "query"), "query")
+def test_a_saved_encoder_is_a_hugging_face_folder_with_equal_states(model_of, encoder_of, tmp_path, architecture):
+    encoder = encoder_of(model_of(architecture))
+    encoder.save(tmp_path)
+    batch = encoder.collate(encoder.tokenize(TEXTS, "query"), "query")
     with torch.inference_mode():
-        expected = made(batch, [LAYERS]).last
-        assert torch.equal(encoder(tmp_path)(batch, [LAYERS]).last, expected)
+        expected = encoder(batch, [LAYERS]).last
+        assert torch.equal(encoder_of(tmp_path)(batch, [LAYERS]).last, expected)
         model_class = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
         with quiet():
             plain = model_class.from_pretrained(tmp_path).eval()
@@ -167,43 +167,43 @@ def copy_of(model, folder, without=(), **replaced):
     ],
     ids=str,
 )
-def test_a_damaged_model_folder_is_reported_in_a_single_line(tiny_model, tmp_path, encoder, changes):
+def test_a_damaged_model_folder_is_reported_in_a_single_line(tiny_model, tmp_path, encoder_of, changes):
     folder = copy_of(tiny_model, tmp_path / "model", **changes)
     with pytest.raises(
         InputError, match=rf"cannot load the model '{folder}' from the folder: .|^'{folder}/config.json' is"
     ) as caught:
-        encoder(folder)
+        encoder_of(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder):
+def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder_of):
     """Otherwise transformers would initialise them at random."""
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"lack 1 tensors .*'encoder\.layer\.1\.output\.dense\.weight'.*random"):
-        encoder(folder)
+        encoder_of(folder)
 
 
 @pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
-def test_weights_with_a_prefix_in_their_names_are_loaded(prefix, tiny_model, tmp_path, encoder):
+def test_weights_with_a_prefix_in_their_names_are_loaded(prefix, tiny_model, tmp_path, encoder_of):
     """Checkpoints of methods often contain the model as a part."""
     folder = copy_of(tiny_model, tmp_path / "model")
     weights = {prefix + name: tensor for name, tensor in load_file(folder / "model.safetensors").items()}
     weights["projection.weight"] = torch.ones(2, 2)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    expected = encoder(tiny_model).state_dict()
-    found = encoder(folder).state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    expected = encoder_of(tiny_model).state_dict()
+    loaded = encoder_of(folder).state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
-def test_a_missing_tokenizer_is_refused(tiny_model, tmp_path, encoder):
+def test_a_missing_tokenizer_is_refused(tiny_model, tmp_path, encoder_of):
     """Otherwise transformers would create an empty tokenizer, to which every word is unknown."""
     folder = copy_of(tiny_model, tmp_path / "model", without=["tokenizer.json", "tokenizer_config.json"])
     with pytest.raises(InputError, match=r"has 5 tokens and its model 2.. embeddings. They do not belong together"):
-        encoder(folder)
+        encoder_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -214,36 +214,36 @@ def test_a_missing_tokenizer_is_refused(tiny_model, tmp_path, encoder):
     ],
     ids=str,
 )
-def test_activation_checkpointing_has_equal_gradients(model_of, encoder, architecture, options):
+def test_activation_checkpointing_has_equal_gradients(model_of, encoder_of, architecture, options):
     """With equal dropout in all layers, and less memory for activations."""
     gradients, kept = [], [0, 0]
     for checkpointed in (False, True):
         torch.manual_seed(0)
-        made = encoder(model_of(architecture), checkpoint_activations=checkpointed, **options).train()
+        encoder = encoder_of(model_of(architecture), checkpoint_activations=checkpointed, **options).train()
 
         def keep(value, place=int(checkpointed)):
             kept[place] += value.numel()
             return value
 
-        batch = made.collate(made.tokenize(TEXTS, "document"), "document")
+        batch = encoder.collate(encoder.tokenize(TEXTS, "document"), "document")
         torch.manual_seed(1)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-            states = made(batch, [1, 2])
-        sum((one**2).sum() for one in states.layers.values()).backward()
-        gradients.append({name: one.grad for name, one in made.named_parameters() if one.grad is not None})
+            states = encoder(batch, [1, 2])
+        sum((layer**2).sum() for layer in states.layers.values()).backward()
+        gradients.append({name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
-    for name, one in gradients[0].items():
-        torch.testing.assert_close(one, gradients[1][name])
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name])
     assert kept[1] < kept[0] / 2
     with torch.inference_mode():
         torch.testing.assert_close(
-            made.eval()(batch, [2]).last, encoder(model_of(architecture), **options)(batch, [2]).last
+            encoder.eval()(batch, [2]).last, encoder_of(model_of(architecture), **options)(batch, [2]).last
         )
 
 
-def test_activation_checkpointing_is_refused_for_unsupported_models(model_of, encoder):
+def test_activation_checkpointing_is_refused_for_unsupported_models(model_of, encoder_of):
     with pytest.raises(UnsupportedError, match="checkpoint_activations is set"):
-        encoder(model_of("mpnet"), checkpoint_activations=True)
+        encoder_of(model_of("mpnet"), checkpoint_activations=True)
 
 
 def test_flash_attention_encodes_queries_in_half_precision(tiny_model):
@@ -259,6 +259,6 @@ def test_flash_attention_encodes_queries_in_half_precision(tiny_model):
     retriever, plain = (Retriever.create(tiny_model, pooler="mean").eval() for _ in range(2))
     # If set at loading, transformers would look for the kernels.
     retriever.tower("query").model.config._attn_implementation = "flash_attention_test"
-    made, expected = (one.encode(TEXTS, "query", precision="fp32").vectors for one in (retriever, plain))
+    vectors, expected = (model.encode(TEXTS, "query", precision="fp32").vectors for model in (retriever, plain))
     assert set(seen) == {torch.bfloat16}
-    torch.testing.assert_close(made, expected, rtol=0.05, atol=0.02)
+    torch.testing.assert_close(vectors, expected, rtol=0.05, atol=0.02)

@@ -39,20 +39,12 @@ TEACHER = torch.tensor([[2.0, 1.0, 0.0, float("nan")], [0.0, float("nan"), 3.0, 
 every_loss = pytest.mark.parametrize("name", ["contrastive", "distill_kl", "margin_mse"])
 
 
-def test_multi_vector_golden():
-    """Documents of several vectors: the best one counts."""
-    value = loss_of(queries(), documents())
-    assert value.total.item() == pytest.approx(1.1855684407, abs=1e-9)
-    assert value.terms["contrastive"].item() == value.total.item()
-    assert not value.terms["contrastive"].requires_grad
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000), temperature=st.floats(0.05, 5), n_queries=st.integers(1, 4), extra=st.integers(0, 5)
 )
-def test_equals_numpy(seed, temperature, n_queries, extra):
-    """An independent reference, with negatives of other queries and ignored documents."""
+def test_the_loss_equals_an_independent_reference(seed, temperature, n_queries, extra):
+    """With in-batch negatives and ignored documents, in numpy."""
     random = np.random.default_rng(seed)
     q, d = random.normal(size=(n_queries, 1, 3)), random.normal(size=(n_queries + extra, 2, 3))
     positives = random.permutation(n_queries + extra)[:n_queries]
@@ -62,18 +54,18 @@ def test_equals_numpy(seed, temperature, n_queries, extra):
     s = np.where(ignore, -np.inf, np.einsum("qch,dmh->qdm", q, d).max(2) / temperature)
     expected = (np.log(np.exp(s).sum(1)) - s[np.arange(n_queries), positives]).mean()
 
-    made = loss_of(
+    value = loss_of(
         Representation(vectors=torch.tensor(q)),
         Representation(vectors=torch.tensor(d)),
         torch.tensor(positives),
         torch.tensor(ignore),
         temperature=temperature,
     )
-    assert made.total.item() == pytest.approx(expected, rel=1e-9)
+    assert value.total.item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_weights_add_to_the_score():
-    """One cross entropy over the sum of dense and lexical scores; the lexical part alone works too."""
+def test_lexical_weights_add_to_the_score():
+    """A single cross entropy over the sum of dense and lexical scores; also with lexical weights only."""
     q_weights = torch.tensor([[0.7, 0.0, 0.2], [0.0, 1.1, 0.0]])
     d_weights = torch.tensor([[0.6, 0.1, 0.0], [0.0, 0.9, 0.3], [0.0, 0.8, 0.0], [0.4, 0.0, 0.5]])
     q_dense = torch.tensor([[0.5, 1.0], [1.0, -1.0]])[:, None]
@@ -85,8 +77,8 @@ def test_weights_add_to_the_score():
 
 
 @every_loss
-def test_float32_under_autocast(name):
-    """Half-precision vectors under autocast give what the same numbers give in float32."""
+def test_the_loss_is_computed_in_float32_under_autocast(name):
+    """Vectors in half precision have the same loss as in float32."""
     loss, q, d = registry.create("loss", name), queries().vectors.bfloat16(), documents().vectors.bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = loss(Representation(q), Representation(d), POSITIVES, START, None, TEACHER.float()).total
@@ -96,11 +88,11 @@ def test_float32_under_autocast(name):
 
 
 @every_loss
-def test_where_one_vector_is_kept_that_one_is_trained(name):
-    """Not the best of all, of which the others are not searched."""
+def test_a_kept_vector_is_the_trained_vector(name):
+    """The other vectors are not indexed, so they do not count."""
     teacher, loss = TEACHER, registry.create("loss", name)
     mask = torch.tensor([[False, True]] + [[True, True]] * 3)
     kept = loss(queries(), documents(kept=1, vector_mask=mask), POSITIVES, START, None, teacher).total
-    alone = loss(queries(), documents([[one[1]] for one in DOCUMENTS]), POSITIVES, START, None, teacher).total
+    alone = loss(queries(), documents([[vectors[1]] for vectors in DOCUMENTS]), POSITIVES, START, None, teacher).total
     assert kept.item() == pytest.approx(alone.item(), abs=1e-12)
     assert kept.item() != pytest.approx(loss(queries(), documents(), POSITIVES, START, None, teacher).total.item())

@@ -1,4 +1,4 @@
-"""The losses `distill_kl` and `margin_mse`: what a teacher's scores teach."""
+"""The losses `distill_kl` and `margin_mse`, which train on the scores of a teacher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAN = float("nan")
 NAMES = ["distill_kl", "margin_mse"]
 every_loss = pytest.mark.parametrize("name", NAMES)
 
-# Two queries with three passages each, and their own scores; other queries' passages have none.
+# Scores of two queries with three passages each; passages of the other query are unscored.
 STUDENT = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
 TEACHER = [[3.0, 0.0, -1.0], [1.0, 1.0, 1.0]]
 OWN = torch.tensor([[*TEACHER[0], NAN, NAN, NAN], [NAN, NAN, NAN, *TEACHER[1]]], dtype=torch.float64)
@@ -33,12 +33,12 @@ POSITIVES = torch.tensor([0, 3])
 
 
 def queries(n=2):
-    """The n-th query is the n-th unit vector."""
+    """Return queries that are unit vectors."""
     return Representation(torch.eye(n, dtype=torch.float64)[:, None])
 
 
 def documents(student=STUDENT, others=0.5):
-    """Documents that have the given scores with their own query, and `others` with other queries."""
+    """Return documents with these scores for their own query, and the score `others` for other queries."""
     n, own = student.shape
     scores = torch.full((n, n * own), others, dtype=torch.float64)
     for row in range(n):
@@ -55,46 +55,22 @@ def total(name, *, student=STUDENT, others=0.5, **more):
 
 
 class TestGolden:
-    """Numbers worked out apart from this code."""
+    """Expected values of independent computations."""
 
     def test_kl_from_teacher_to_student(self):
         assert total("distill_kl") == pytest.approx(0.1668501282, abs=1e-9)
 
     def test_kl_from_student_to_teacher(self):
-        """As Eq. 16 of CoT-MAE v2 is printed; with its gradient p_s (ln p_s - ln p_t - KL) / 2, of two queries."""
-        made = documents()
-        value = loss_of("distill_kl", queries(), made, direction="student_to_teacher")
-        assert value.total.item() == pytest.approx(0.2255402436, abs=1e-9)
-        value.total.backward()
-        for row, wanted in enumerate(TEACHER):
-            p, t = (np.exp(one) / np.exp(one).sum() for one in (STUDENT[row].numpy(), np.array(wanted)))
-            expected = p * (np.log(p / t) - (p * np.log(p / t)).sum()) / 2
-            gradient = made.vectors.grad[3 * row : 3 * row + 3, 0, row]
-            assert gradient.numpy() == pytest.approx(expected, abs=1e-9)
+        """Eq. 16 of CoT-MAE v2 as printed."""
+        assert total("distill_kl", direction="student_to_teacher") == pytest.approx(0.2255402436, abs=1e-9)
 
     def test_scale_is_the_temperature_squared(self):
         assert total("distill_kl", temperature=2, scale=True) == pytest.approx(4 * 0.2377542739, abs=1e-9)
         assert total("distill_kl", scale=True) == pytest.approx(0.1668501282, abs=1e-9)
 
-    def test_gradient_of_the_student_scores(self):
-        made = documents()
-        loss_of("distill_kl", queries(), made).total.backward()
-        gradient = made.vectors.grad[:, 0].T  # (Q, D), since the queries are unit vectors
-        expected = [[-0.1354992981, 0.0990579242, 0.0364413738], [-0.0606958879, -0.0606958879, 0.1213917757]]
-        assert gradient[0, :3].numpy() == pytest.approx(np.array(expected[0]), abs=1e-9)
-        assert gradient[1, 3:].numpy() == pytest.approx(np.array(expected[1]), abs=1e-9)
-        assert gradient[0, 3:].abs().sum() == gradient[1, :3].abs().sum() == 0
-
     def test_margins(self):
         """Margins 1, 2 and 0, -1 of the student, 3, 4 and 0, 0 of the teacher: (4 + 4 + 0 + 1) / 4."""
         assert total("margin_mse") == pytest.approx(2.25, abs=1e-12)
-
-    def test_gradient_of_margins(self):
-        """2 (margin - wanted) / 4 for each of the four pairs; minus that at the negative."""
-        made = documents()
-        loss_of("margin_mse", queries(), made).total.backward()
-        gradient = made.vectors.grad[:, 0].T
-        assert gradient.tolist() == [[-2.0, 1.0, 1.0, 0, 0, 0], [0, 0, 0, -0.5, 0, 0.5]]
 
     def test_margins_at_other_temperatures(self):
         """Student margins 2, 4, 0, -2 and teacher margins 1.5, 2, 0, 0: (0.25 + 4 + 0 + 4) / 4."""
@@ -102,11 +78,11 @@ class TestGolden:
 
 
 def kl_reference(student, teacher, positives, t, teacher_t, scale, reverse):
-    """In numpy, query by query."""
+    """Compute the divergence query by query in numpy."""
     parts = []
-    for s, wanted in zip(student, teacher, strict=True):
-        own = ~np.isnan(wanted)
-        p, q = np.exp(wanted[own] / teacher_t), np.exp(s[own] / t)
+    for s, scores in zip(student, teacher, strict=True):
+        own = ~np.isnan(scores)
+        p, q = np.exp(scores[own] / teacher_t), np.exp(s[own] / t)
         p, q = p / p.sum(), q / q.sum()
         p, q = (q, p) if reverse else (p, q)
         parts.append((p * np.log(p / q)).sum() if own.sum() > 1 else 0.0)
@@ -114,12 +90,12 @@ def kl_reference(student, teacher, positives, t, teacher_t, scale, reverse):
 
 
 def margin_reference(student, teacher, positives, t, teacher_t, scale, reverse):
-    """In numpy, pair by pair."""
+    """Compute the squared errors pair by pair in numpy."""
     errors = [
-        ((s[p] - s[d]) / t - (wanted[p] - wanted[d]) / teacher_t) ** 2
-        for s, wanted, p in zip(student, teacher, positives, strict=True)
+        ((s[p] - s[d]) / t - (scores[p] - scores[d]) / teacher_t) ** 2
+        for s, scores, p in zip(student, teacher, positives, strict=True)
         for d in range(len(s))
-        if d != p and not np.isnan(wanted[p] + wanted[d])
+        if d != p and not np.isnan(scores[p] + scores[d])
     ]
     return np.mean(errors)
 
@@ -135,8 +111,8 @@ def margin_reference(student, teacher, positives, t, teacher_t, scale, reverse):
     scale=st.booleans(),
     reverse=st.booleans(),
 )
-def test_equals_numpy(name, seed, n_queries, own, t, teacher_t, contrastive, scale, reverse):
-    """An independent reference on random batches of many vectors, with holes in the teacher and ignored documents."""
+def test_the_losses_equal_independent_references(name, seed, n_queries, own, t, teacher_t, contrastive, scale, reverse):
+    """On random batches of several vectors, with unscored and ignored documents."""
     random = np.random.default_rng(seed)
     n_documents = n_queries * own
     q, d = random.normal(size=(n_queries, 2, 3)), random.normal(size=(n_documents, 2, 3))
@@ -159,7 +135,7 @@ def test_equals_numpy(name, seed, n_queries, own, t, teacher_t, contrastive, sca
     options = {}
     if name == "distill_kl":
         options = {"scale": scale, "direction": "student_to_teacher" if reverse else "teacher_to_student"}
-    made = loss_of(
+    value = loss_of(
         name,
         Representation(torch.tensor(q)),
         Representation(torch.tensor(d)),
@@ -171,29 +147,29 @@ def test_equals_numpy(name, seed, n_queries, own, t, teacher_t, contrastive, sca
         contrastive=contrastive,
         **options,
     )
-    assert made.total.item() == pytest.approx(expected + contrastive * entropy, rel=1e-9, abs=1e-12)
-    assert made.terms[name].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert ("contrastive" in made.terms) == (contrastive > 0)
+    assert value.total.item() == pytest.approx(expected + contrastive * entropy, rel=1e-9, abs=1e-12)
+    assert value.terms[name].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert ("contrastive" in value.terms) == (contrastive > 0)
 
 
 @every_loss
 @pytest.mark.parametrize("teacher", [None, torch.full((2, 6), NAN)], ids=["no teacher", "no score"])
-def test_nothing_to_learn_from(name, teacher):
-    """Says what the examples lack, and what to do."""
+def test_missing_teacher_scores_are_reported(name, teacher):
     with pytest.raises(DataError, match=rf"loss '{name}' learns from a teacher's scores, and .*\"teacher\": .*--loss"):
         loss_of(name, queries(), documents(), teacher)
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory, tiny_collection):
-    """Questions of the tiny collection with two negatives each; the teacher counts the words that they share."""
+def scored_examples(tmp_path_factory, tiny_collection):
+    """Examples with two negatives each, and as teacher scores the number of shared words."""
     corpus = {passage.id: passage for passage in open_corpus(tiny_collection.corpus)}
     rows = []
     for place, row in enumerate(read_examples(tiny_collection.folder).rows[:32]):
-        negatives = [one for one in corpus if one not in row.positives][place : place + 2]
+        negatives = [name for name in corpus if name not in row.positives][place : place + 2]
         own = (*row.positives, *negatives)
         words = set(row.query.split())
-        teacher = {one: float(len(words & set(f"{corpus[one].title} {corpus[one].text}".split()))) for one in own}
+        texts = {name: f"{corpus[name].title} {corpus[name].text}" for name in own}
+        teacher = {name: float(len(words & set(text.split()))) for name, text in texts.items()}
         rows.append(replace(row, negatives=tuple(negatives), teacher=teacher))
     return rows
 
@@ -207,17 +183,16 @@ def train(folder, tiny_model, tiny_collection, rows, *words):
 
 
 @pytest.mark.parametrize(("name", "pooler"), [("distill_kl", "mean"), ("margin_mse", "colbert")])
-def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
-    """With gradient caching, and the questions themselves as dev questions, whose loss falls."""
+def test_training_reduces_the_dev_loss(tmp_path, tiny_model, tiny_collection, scored_examples, name, pooler):
+    """With gradient caching, on the training examples themselves."""
     words = ("--loss", name, "--pooler", pooler, "--query-length", 16, "--micro-batch-size", 4)
     words += ("--learning-rate", 1e-2, "--set", "loss.temperature=0.5", "--dev", tmp_path / "train.jsonl")
     words += ("--rank-from", 30)
-    result = train(tmp_path, tiny_model, tiny_collection, taught, *words)
+    result = train(tmp_path, tiny_model, tiny_collection, scored_examples, *words)
     assert result.exit_code == 0, result.output
     log = log_of(tmp_path / "model")
-    found = [line["dev_loss"] for line in log if "dev_loss" in line]
-    assert len(found) == 2
-    assert found[1] < found[0]
+    before, after = (line["dev_loss"] for line in log if "dev_loss" in line)
+    assert after < before
 
 
 @pytest.mark.parametrize(
@@ -228,10 +203,10 @@ def test_training(tmp_path, tiny_model, tiny_collection, taught, name, pooler):
         ({}, "negatives is 0"),
     ],
 )
-def test_examples_without_scores_are_refused_before_any_step(
-    tmp_path, tiny_model, tiny_collection, taught, changes, message
+def test_unscored_examples_are_refused_before_training(
+    tmp_path, tiny_model, tiny_collection, scored_examples, changes, message
 ):
-    rows = [*taught[:2], replace(taught[2], **changes), *taught[3:]]
+    rows = [*scored_examples[:2], replace(scored_examples[2], **changes), *scored_examples[3:]]
     words = () if changes else ("--negatives", 0)
     result = train(tmp_path, tiny_model, tiny_collection, rows, "--loss", "distill_kl", *words)
     assert result.exit_code == 2

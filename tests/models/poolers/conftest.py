@@ -1,4 +1,4 @@
-"""Token states made by hand."""
+"""Fixture: random token states."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from retrievalkit.contracts import TokenStates
 
 @pytest.fixture
 def make_states() -> Callable[..., TokenStates]:
-    """Random token states (layers 0 to 3, width 4) for texts of given lengths, padded on the right or the left."""
+    """Function that returns random token states (layers 0 to 3, width 4) of texts, padded right or left."""
 
     def make(lengths: Sequence[int], *, padded_to: int | None = None, left: bool = False) -> TokenStates:
         n_tokens = padded_to or max(lengths)
-        # What stands at padding must not matter, so it is large.
+        # Values at padding must not matter, so they are large.
         layers = {layer: torch.full((len(lengths), n_tokens, 4), 1e4) for layer in range(4)}
         mask = torch.zeros(len(lengths), n_tokens, dtype=torch.long)
         for row, length in enumerate(lengths):

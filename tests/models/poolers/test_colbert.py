@@ -1,4 +1,4 @@
-"""The pooler `colbert`: late interaction, from token states to an index that is searched."""
+"""The pooler `colbert`: vectors per token, markers, masks, late interaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMA, STOP = 7, 8
 
 
 class Vocabulary:
-    """Stands for an encoder whose vocabulary has a comma and a full stop."""
+    """Stand-in for an encoder whose vocabulary has a comma and a full stop."""
 
     def token_ids(self, tokens):
         assert {",", ".", " ("} <= set(tokens)
@@ -41,13 +41,13 @@ def states_of(hidden, mask, ids=None):
 
 
 def with_ids(states, *rows):
-    """The same states with these ids, right-aligned or left-aligned as the mask has them."""
+    """Set the ids of the real tokens."""
     for row, ids in enumerate(rows):
         states.input_ids[row, states.attention_mask[row].bool()] = torch.tensor(ids)
     return states
 
 
-def test_golden_score():
+def test_the_score_of_a_document_by_hand():
     """Query [1, 1] with tokens [1, 0], [0, 2] and padding [5, 5]: the best real token counts."""
     pooler = colbert(EncoderInfo(2, 3, 100), **PLAIN)
     query = pooler(states_of([[[1.0, 1.0]]], [[1]]), "query")
@@ -62,8 +62,8 @@ def test_golden_score():
     query_filled=st.booleans(),
     skip_punctuation=st.booleans(),
 )
-def test_equals_numpy(seed, dimension, normalize, query_filled, skip_punctuation):
-    """An independent reference: loops over texts and tokens."""
+def test_scores_equal_an_independent_reference(seed, dimension, normalize, query_filled, skip_punctuation):
+    """The reference loops over texts and tokens in numpy."""
     random = np.random.default_rng(seed)
     options = {"dimension": dimension, "normalize": normalize, "query_filled": query_filled}
     pooler = colbert(skip_punctuation=skip_punctuation, **options).double()
@@ -72,7 +72,7 @@ def test_equals_numpy(seed, dimension, normalize, query_filled, skip_punctuation
         hidden, ids = random.normal(size=(texts, 5, 4)), random.integers(5, 10, size=(texts, 5))
         mask = np.arange(5) < random.integers(1, 6, size=texts)[:, None]
         ids[:, 0] = 1
-        made = pooler(states_of(hidden, mask.astype(np.int64), ids), side)
+        pooled = pooler(states_of(hidden, mask.astype(np.int64), ids), side)
         kept = []
         for row in range(texts):
             vectors = []
@@ -85,29 +85,28 @@ def test_equals_numpy(seed, dimension, normalize, query_filled, skip_punctuation
                     vector = vector if dimension is None else pooler.projection.weight.detach().numpy() @ vector
                     vectors.append(vector / np.sqrt((vector**2).sum()) if normalize else vector)
             kept.append(np.array(vectors))
-        sides[side] = made, kept
+        sides[side] = pooled, kept
     expected = [[(q @ d.T).max(axis=1).sum() for d in sides["document"][1]] for q in sides["query"][1]]
-    found = scores(sides["query"][0], sides["document"][0]).detach().numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    computed = scores(sides["query"][0], sides["document"][0]).detach().numpy()
+    np.testing.assert_allclose(computed, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_skip_ids_take_the_place_of_punctuation(make_states):
+def test_skip_ids_replace_punctuation(make_states):
     states = with_ids(make_states([3, 5]), [1, COMMA, 2], [1, STOP, 5, COMMA, 2])
-    made = colbert(skip_ids=(2,))(states, "document").vector_mask
-    assert made.tolist() == [[True, True, False, False, False], [True, True, True, True, False]]
+    mask = colbert(skip_ids=(2,))(states, "document").vector_mask
+    assert mask.tolist() == [[True, True, False, False, False], [True, True, True, True, False]]
 
 
-def test_bias(make_states):
-    """The linear map has one on request."""
+def test_the_projection_may_have_a_bias(make_states):
     biased = colbert(bias=True, normalize=False)
-    made = biased(make_states([3]), "query").vectors
+    vectors = biased(make_states([3]), "query").vectors
     with torch.no_grad():
         biased.projection.bias += 1
-    torch.testing.assert_close(biased(make_states([3]), "query").vectors, made + 1)
+    torch.testing.assert_close(biased(make_states([3]), "query").vectors, vectors + 1)
 
 
-def test_marker_tokens(tiny_model):
-    """By their names in the vocabulary; a side without a name has no marker, and an unknown name is refused."""
+def test_marker_tokens_by_name(tiny_model):
+    """A side without a name has no marker, and an unknown name is refused."""
     options = {"pooler": "colbert", "encoder_options": {"query_length": 32}}
     named = Retriever.create(tiny_model, pooler_options={"marker_tokens": ("[unused3]", "")}, **options)
     tower = named.tower("query")
@@ -121,9 +120,9 @@ def test_marker_tokens(tiny_model):
         Retriever.create(tiny_model, pooler_options={"marker_tokens": ("", "[D]")}, **options)
 
 
-def test_fill_attended(tiny_model):
-    """Tokens of the query attend to the masks on request, and the paper's do not."""
-    made = []
+def test_attention_to_the_masks_is_optional(tiny_model):
+    """By default, as in the paper, no token of the query attends to them."""
+    vectors = []
     for fill_attended in (False, True):
         retriever = Retriever.create(
             tiny_model, pooler="colbert", pooler_options={"fill_attended": fill_attended}
@@ -134,31 +133,31 @@ def test_fill_attended(tiny_model):
         assert not tower.collate(
             tower.tokenize([("", "peru"), ("", "a city")], "document"), "document"
         ).attention_mask.all()
-        made.append(retriever.encode([("", "peru")], "query").vectors)
-    assert not torch.allclose(*made)
+        vectors.append(retriever.encode([("", "peru")], "query").vectors)
+    assert not torch.allclose(*vectors)
 
 
-def test_whatever_stands_at_padding_reaches_nothing():
-    """Not infinity, not NaN, and not in a gradient."""
+def test_values_at_padding_have_no_effect():
+    """Not even infinity and NaN, neither in vectors nor in gradients."""
     hidden = torch.tensor([[[1.0, 2.0, 0.0, 1.0], [float("inf"), float("nan"), 0.0, 1.0]]], requires_grad=True)
     pooler = colbert()
-    made = pooler(states_of(hidden, [[1, 0]]), "document")
-    scores(made, made).sum().backward()
-    assert made.vectors.isfinite().all()
+    pooled = pooler(states_of(hidden, [[1, 0]]), "document")
+    scores(pooled, pooled).sum().backward()
+    assert pooled.vectors.isfinite().all()
     assert hidden.grad[0, 1].tolist() == [0.0] * 4
     assert hidden.grad.isfinite().all()
     assert pooler.projection.weight.grad.isfinite().all()
 
 
-def test_a_text_of_punctuation_alone_keeps_it(make_states):
-    """As it may be without [CLS] and marker."""
-    made = colbert()(with_ids(make_states([2, 3]), [COMMA, STOP], [5, STOP, 6]), "document")
-    assert made.vector_mask.tolist() == [[True, True, False], [True, False, True]]
+def test_a_text_of_only_punctuation_keeps_its_vectors(make_states):
+    """Without [CLS] and markers, it would have no vector otherwise."""
+    pooled = colbert()(with_ids(make_states([2, 3]), [COMMA, STOP], [5, STOP, 6]), "document")
+    assert pooled.vector_mask.tolist() == [[True, True, False], [True, False, True]]
 
 
 def test_a_text_without_tokens_has_one_vector():
-    made = colbert(query_filled=False)(states_of(torch.randn(2, 2, 4), [[0, 0], [1, 1]]), "query")
-    assert made.vector_mask.tolist() == [[True, False], [True, True]]
+    pooled = colbert(query_filled=False)(states_of(torch.randn(2, 2, 4), [[0, 0], [1, 1]]), "query")
+    assert pooled.vector_mask.tolist() == [[True, False], [True, True]]
 
 
 def tokens(retriever, text, side):
@@ -167,8 +166,8 @@ def tokens(retriever, text, side):
     return tower.tokenizer.convert_ids_to_tokens(batch.input_ids[0]), batch
 
 
-def test_the_texts_that_the_encoder_sees(tiny_model):
-    """Markers behind [CLS], a query filled up to its length by masks that nothing attends to."""
+def test_tokens_with_markers_and_masks(tiny_model):
+    """Markers follow [CLS], and masks without attention fill the query."""
     retriever = Retriever.create(tiny_model, pooler="colbert", encoder_options={"query_length": 8})
     query, batch = tokens(retriever, "capital of france", "query")
     assert query == ["[CLS]", "[unused0]", "capital", "of", "france", "[SEP]", "[MASK]", "[MASK]"]
@@ -179,14 +178,14 @@ def test_the_texts_that_the_encoder_sees(tiny_model):
     assert retriever.encode([("", "rome.")], "document").vector_mask.tolist() == [[True, True, True, False, True]]
 
 
-def test_punctuation_is_known_after_loading(tiny_model, tmp_path):
-    """And is no weight of the checkpoint."""
+def test_a_loaded_checkpoint_skips_punctuation(tiny_model, tmp_path):
+    """Without storing the ids in the checkpoint."""
     retriever = Retriever.create(tiny_model, pooler="colbert").eval()
     retriever.save(tmp_path)
     loaded = Retriever.load(tmp_path, device="cpu")
     assert list(loaded.pooler.state_dict()) == ["projection.weight"]
     assert loaded.pooler.skipped.tolist() == retriever.pooler.skipped.tolist() != []
     texts = [("Peru", "lima, a city."), ("", "...")]
-    before, after = (one.encode(texts, "document", precision="fp32") for one in (retriever, loaded))
+    before, after = (model.encode(texts, "document", precision="fp32") for model in (retriever, loaded))
     assert before.vector_mask.tolist() == after.vector_mask.tolist()
     assert torch.equal(before.vectors, after.vectors)

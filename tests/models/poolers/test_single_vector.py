@@ -1,4 +1,4 @@
-"""The poolers of one vector: `cls`, `mean`, `max`, `last`, and `projected` with linear layers above them."""
+"""Single-vector poolers: `cls`, `mean`, `max`, `last`, and `projected` with linear layers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from retrievalkit.errors import OptionError, UnsupportedError
 
 INFO = EncoderInfo(width=2, layers=2, vocabulary_size=9)
 NAN = float("nan")
-# What stands at padding must not matter, so it is no number.
+# Values at padding must not matter, so they are NaN.
 STATES = torch.tensor([[[1.0, 2.0], [3.0, -4.0], [5.0, 9.0]], [[2.0, -2.0], [NAN, NAN], [NAN, NAN]]])
 MASK = torch.tensor([[1, 1, 1], [1, 0, 0]])
-# Of the first text; the second has one token.
+# For the first text; the second has a single token.
 EXPECTED = {
     "cls": [1, 2],
     "max": [5, 9],
@@ -33,7 +33,7 @@ def pooled(name, hidden=STATES, mask=MASK, info=INFO, **options):
 @pytest.mark.parametrize("pooling", EXPECTED)
 @pytest.mark.parametrize("left", [False, True])
 def test_each_pooling_by_hand(pooling, left):
-    hidden, mask = (torch.cat([one[:1], one[1:].flip(1)]) if left else one for one in (STATES, MASK))
+    hidden, mask = (torch.cat([rows[:1], rows[1:].flip(1)]) if left else rows for rows in (STATES, MASK))
     expected = torch.tensor([EXPECTED[pooling], [2, -2]], dtype=torch.float32)
     torch.testing.assert_close(pooled("projected", hidden, mask, pooling=(pooling,)), expected)
     if pooling in ("cls", "max", "mean", "last"):
@@ -45,30 +45,31 @@ def test_each_pooling_by_hand(pooling, left):
 
 
 @pytest.mark.parametrize("name", ["mean", "max"])
-def test_a_text_without_tokens_is_zero_and_padding_gets_no_gradient(name):
+def test_a_text_without_tokens_is_zero_and_padding_has_no_gradient(name):
     hidden = STATES.clone().requires_grad_()
-    made = pooled(name, hidden, torch.tensor([[0, 0, 0], [1, 0, 0]]))
-    assert made.tolist() == [[0, 0], [2, -2]]
-    made.sum().backward()
+    vectors = pooled(name, hidden, torch.tensor([[0, 0, 0], [1, 0, 0]]))
+    assert vectors.tolist() == [[0, 0], [2, -2]]
+    vectors.sum().backward()
     assert hidden.grad.tolist() == [[[0, 0]] * 3, [[1, 1], [0, 0], [0, 0]]]
 
 
 def test_mean_of_half_precision_is_summed_in_float32():
-    """Many small states in bf16 keep their mean."""
+    """In bf16 the sum of many small states would lose most of them."""
     hidden, mask = torch.full((1, 3001, 1), 0.01, dtype=torch.bfloat16), torch.ones(1, 3001, dtype=torch.long)
     torch.testing.assert_close(pooled("mean", hidden, mask, EncoderInfo(1, 2, 9)).squeeze(), hidden[0, 0, 0].float())
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear_layers_and_their_functions(bias):
-    """tanh(W x + b) of poolings in the order given, and then a layer without a function."""
+def test_linear_layers_with_activations(bias):
+    """tanh(W x + b) of concatenated poolings, then a layer without activation."""
     options = {"pooling": ("last", "cls"), "dimensions": (3, 2), "activations": ("tanh", "identity"), "bias": bias}
     pooler = registry.create("pooler", "projected", INFO, **options)
-    one, two = pooler.layers
+    first, second = pooler.layers
     inputs = torch.tensor([5.0, 9.0, 1.0, 2.0])
-    expected = two.weight @ torch.tanh(one.weight @ inputs + (one.bias if bias else 0)) + (two.bias if bias else 0)
-    found = pooler(TokenStates({2: STATES}, MASK, MASK, MASK.bool()), "query").vectors[0, 0]
-    torch.testing.assert_close(found, expected)
+    hidden = torch.tanh(first.weight @ inputs + (first.bias if bias else 0))
+    expected = second.weight @ hidden + (second.bias if bias else 0)
+    vectors = pooler(TokenStates({2: STATES}, MASK, MASK, MASK.bool()), "query").vectors
+    torch.testing.assert_close(vectors[0, 0], expected)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,6 @@ def test_linear_layers_and_their_functions(bias):
         ({"layer": 4}, UnsupportedError, "layer 4 does not exist.* to 2,"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, error, message):
+def test_invalid_options_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         registry.create("pooler", "projected", INFO, **options)

@@ -1,4 +1,4 @@
-"""What the tests of pretrainers share: an encoder with its head, and texts as samples."""
+"""Fixtures: pretrainers of a tiny encoder, samples, and their loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = (
 
 @pytest.fixture
 def pretrainer_of(tiny_model):
-    """Makes a pretrainer by name, in eval mode: without dropout."""
+    """Function that returns a pretrainer by name, in eval mode: without dropout."""
 
     def pretrainer_of(name, model=tiny_model, **options):
         torch.manual_seed(0)
@@ -34,7 +34,7 @@ def pretrainer_of(tiny_model):
 
 @pytest.fixture
 def samples_of():
-    """Texts as samples of one span each."""
+    """Function that returns texts as samples of a single span."""
 
     def samples_of(pretrainer, texts=TEXTS) -> list[Pieces]:
         return [pieces for pieces, _ in pretrainer.vocabulary.split(list(texts))]
@@ -44,7 +44,7 @@ def samples_of():
 
 @pytest.fixture
 def loss_of(samples_of):
-    """The loss of some texts, with the draws of a seed; and the batch."""
+    """Function that returns the loss of texts, with random choices from a seed, and their batch."""
 
     def loss_of(pretrainer, samples=None, seed=0):
         samples = samples_of(pretrainer) if samples is None else samples

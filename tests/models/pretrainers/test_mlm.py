@@ -1,4 +1,4 @@
-"""Masked language modelling equals transformers' own loss, and trains the whole model, its head included."""
+"""The pretrainer `mlm`: its loss equals that of transformers, and its labels are the masked tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrievalkit.errors import UnsupportedError
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet", "modernbert"])
-def test_the_loss_is_that_of_transformers(pretrainer_of, loss_of, tmp_path, architecture):
+def test_the_loss_equals_that_of_transformers(pretrainer_of, loss_of, tmp_path, architecture):
     pretrainer = pretrainer_of("mlm", testing.tiny_model(tmp_path, architecture=architecture))
     value, batch = loss_of(pretrainer)
     texts, labels = batch["texts"], batch["labels"]

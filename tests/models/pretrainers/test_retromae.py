@@ -1,4 +1,4 @@
-"""RetroMAE: the decoder's equations, written down a second time; what each position sees; where gradients go."""
+"""The pretrainer `retromae`: the equations of the decoder, the attention of its positions, the loss."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def decoder(**options):
     shape = LayerShape(
         **({"heads": 3, "inner": 20, "activation": gelu, "dropout": 0.0, "attention_dropout": 0.0} | options)
     )
-    made = EnhancedDecoder(WIDTH, 9, shape).double()
-    for parameter in made.parameters():  # so that norms and biases take part
+    module = EnhancedDecoder(WIDTH, 9, shape).double()
+    for parameter in module.parameters():  # for norms and biases other than 1 and 0
         torch.nn.init.normal_(parameter, std=0.5)
-    return made
+    return module
 
 
 def reference(own, vector, embeddings, visible):
-    """One text, one query, one head at a time."""
+    """Compute the decoder for a text, a query and a head at a time."""
 
     def linear(part, states):
         return states @ part.weight.T + part.bias
@@ -39,19 +39,19 @@ def reference(own, vector, embeddings, visible):
         keys = torch.stack([vector[text, 0], *embeddings[text, 1:]])
         for place in range(len(keys)):
             query = own.positions.weight[place] + vector[text, 0]
-            asked, known, values = linear(own.query, query), linear(own.key, keys), linear(own.value, keys)
+            projected, matched, values = linear(own.query, query), linear(own.key, keys), linear(own.value, keys)
             heads = []
             for head in range(3):
                 part = slice(4 * head, 4 * head + 4)
-                seen = visible[text, place]
-                weights = (known[seen][:, part] @ asked[part] / 4**0.5).softmax(0)
-                heads.append(weights @ values[seen][:, part])
+                others = visible[text, place]
+                weights = (matched[others][:, part] @ projected[part] / 4**0.5).softmax(0)
+                heads.append(weights @ values[others][:, part])
             states = norm(own.attention_norm, query + linear(own.output, torch.cat(heads)))
             rows.append(norm(own.norm, states + linear(own.outer, gelu(linear(own.inner, states)))))
     return torch.stack(rows).view_as(embeddings)
 
 
-def test_the_decoder_is_the_equations():
+def test_the_decoder_equals_an_independent_reference():
     own = decoder()
     vector, embeddings = torch.randn(2, 1, WIDTH).double(), torch.randn(2, 5, WIDTH).double()
     visible = torch.rand(2, 5, 5) > 0.5
@@ -59,29 +59,21 @@ def test_the_decoder_is_the_equations():
     torch.testing.assert_close(own(vector, embeddings, visible), reference(own, vector, embeddings, visible))
 
 
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
-def test_dropout_is_for_training(name):
-    own = decoder(**{name: 0.5})
-    inputs = torch.randn(1, 1, WIDTH).double(), torch.randn(1, 5, WIDTH).double(), torch.ones(1, 5, 5).bool()
-    assert not torch.equal(own.train()(*inputs), own.eval()(*inputs))
-    torch.testing.assert_close(own(*inputs), decoder()(*inputs))
-
-
-def test_each_position_sees_the_vector_and_its_own_share_of_the_others(pretrainer_of):
+def test_each_position_attends_to_the_vector_and_a_random_part_of_the_others(pretrainer_of):
     pretrainer = pretrainer_of("retromae", decoder_mask_ratio=0.3)
     torch.manual_seed(0)
     attention_mask = torch.tensor([[1] * 40, [1] * 30 + [0] * 10])
     visible = pretrainer._visible(attention_mask)
     assert visible[:, :, 0].all()
-    assert not visible[:, range(1, 40), range(1, 40)].any(), "never itself"
-    assert not visible[1, :, 30:].any(), "no padding"
+    assert not visible[:, range(1, 40), range(1, 40)].any(), "a position attends to itself"
+    assert not visible[1, :, 30:].any(), "a position attends to padding"
     others = visible[0, :, 1:][~torch.eye(40, dtype=torch.bool)[:, 1:]]
     assert others.float().mean().item() == pytest.approx(0.7, abs=0.03)
-    assert len({tuple(row) for row in visible[0, :, 1:].tolist()}) == 40, "each its own"
-    assert not torch.equal(visible, pretrainer._visible(attention_mask)), "drawn anew"
+    assert len({tuple(row) for row in visible[0, :, 1:].tolist()}) == 40, "positions attend to the same others"
+    assert not torch.equal(visible, pretrainer._visible(attention_mask)), "the positions are not drawn again"
 
 
-def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, loss_of):
+def test_the_loss_is_the_sum_of_encoder_and_decoder(pretrainer_of, loss_of):
     pretrainer = pretrainer_of("retromae")
     value, batch = loss_of(pretrainer)
     masked, texts, model = batch["masked"], batch["texts"], pretrainer.encoder.model
@@ -98,7 +90,7 @@ def test_the_loss_is_the_sum_of_the_encoders_and_the_decoders(pretrainer_of, los
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "distilbert", "mpnet", "modernbert"])
-def test_other_architectures_have_it_too(pretrainer_of, loss_of, tmp_path, architecture):
+def test_other_architectures_are_supported(pretrainer_of, loss_of, tmp_path, architecture):
     pretrainer = pretrainer_of("retromae", testing.tiny_model(tmp_path, architecture=architecture))
     value, _ = loss_of(pretrainer)
     value.total.backward()

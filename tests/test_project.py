@@ -101,7 +101,7 @@ def test_reference_pages_have_every_command_and_component(generate):
 
 def test_sections_that_pages_show_are_there():
     """`<!-- from FILE: HEADING -->` names a file of the repository, and a heading in it."""
-    found = [
+    sections = [
         match
         for page in (ROOT / "docs").rglob("*.md")
         for match in re.findall(r"<!-- from (\S+?)(?:: (.+?))? -->", page.read_text())

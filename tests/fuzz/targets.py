@@ -12,7 +12,7 @@ class Target:
     Attributes:
         name: Name in reports.
         command: The arguments; @NAME is material.
-        damaged: The materials, of which a trial damages one.
+        damaged: The materials to damage, one in each trial.
         meaning: True if other contents may have other results: texts, judgements, recipes, models without a manifest.
             Otherwise a result that differs from that of the whole input is a failure, unless the manifest differs too.
         share: Relative frequency in trials.

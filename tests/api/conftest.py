@@ -1,4 +1,4 @@
-"""What the tests of the Python surface share: passages in memory, a model, and two indexes."""
+"""Fixtures of the Python API: passages in memory, a model, and two indexes."""
 
 from __future__ import annotations
 

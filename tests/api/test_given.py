@@ -1,4 +1,4 @@
-"""What Python programs give becomes passages, queries, judgements and examples."""
+"""Data in memory as passages, queries, judgements and examples."""
 
 from __future__ import annotations
 

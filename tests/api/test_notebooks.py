@@ -1,4 +1,4 @@
-"""How objects look in notebooks, and runs, evaluations and examples as tables of other libraries."""
+"""Objects in notebooks, and runs, evaluations and examples as tables of other libraries."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _run(command, folder, *, before=None, room=None):
 
 
 def _cut_off(folder):
-    """What killed commands leave, and the folder of a recipe's run: each is the room of a command run again."""
+    """Folders of killed commands, and of a recipe's run: each is the room of a command that runs again."""
     from retrievalkit.mining import parts
     from retrievalkit.training import loop
 

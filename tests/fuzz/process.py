@@ -35,7 +35,7 @@ _OWN = (
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code or the negative number of a signal, what it printed, its time and memory.
+    """The end of a command: its exit code or the negative number of a signal, its output, time and memory.
 
     `memory` counts bytes beyond those of the process that it was forked from; `stack` is where it was when it took too
     long or when the machine stopped it.
@@ -71,7 +71,7 @@ def warm():
 def run(command, room, *, before=None):
     """Run `rkit` with these arguments in the folder `room`; returns how it ended.
 
-    Its standard output, home and temporary files lie in folders beside the room. `before` is called in the new process
+    Its standard output, home and temporary files lie in folders next to the room. `before` is called in the new process
     before the command.
     """
     beside = Path(room).parent

@@ -54,7 +54,7 @@ def kinds(code=2, err=TOLD, *, target="search flat", edits=(EDIT,), seconds=1.0,
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_each_failure_is_seen(ending, found):
-    """And grouped by its place; None: a refusal, the same result, or another with another manifest is no failure."""
+    """And grouped by its place. None: a refusal, the same result, or another result and manifest are not failures."""
     assert found in (kinds(**ending) or [None])
 
 

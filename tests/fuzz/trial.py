@@ -23,13 +23,13 @@ class Trial:
     options: tuple = ()
 
     def size(self):
-        """How much there is of it."""
+        """Return the length of its description."""
         return len(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What a command does with whole input."""
+    """The output and results of a command with undamaged input."""
 
     err: str
     results: tuple
@@ -46,7 +46,7 @@ class Bench:
         self.wholes = {}
 
     def learn(self, trial):
-        """What the target does with whole input; RuntimeError if it fails."""
+        """Run the target with undamaged input; raise RuntimeError if it fails."""
         known = trial.target, trial.damaged
         if known not in self.wholes:
             ended, changes, _ = self._perform(Trial(*known))

@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x9b]")
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, and where: failures of one kind and place are one group."""
+    """A failure and its place: failures of one kind and place are one group."""
 
     kind: str
     place: str
@@ -79,7 +79,7 @@ def _messages(ended, target, trial, whole):
             )
         elif not _names_input(" ".join(lines[errors[0] :]), target, trial):
             yield Failure("message names no file", shape(lines[errors[0]])[:120], lines[errors[0]][:500])
-    # What users type themselves is theirs.
+    # Control characters that the user typed may be printed.
     typed = "".join(trial.options)
     if controls := [one for one in _CONTROL.findall(ended.out + ended.err) if one not in typed]:
         yield Failure("control characters printed", f"{target.name} {controls[0]!r}")
@@ -100,7 +100,7 @@ def _names_input(message, target, trial):
 
 
 def _admitted(edits):
-    """Whether a manifest was changed too, so that nobody can tell the folder from one that was made like that."""
+    """True if a manifest was changed too, so that the folder looks as if written like that."""
     return any(
         "manifest.json" in (str(edit.get("file", "")), str(edit.get("other")))
         or edit["op"] == "seal"
@@ -135,7 +135,7 @@ def shape(text):
 
 @dataclass(frozen=True)
 class Changes:
-    """What is different after a command: the names of files.
+    """The files that differ after a command, by name.
 
     Attributes:
         written: What is new in the room, or has other contents.

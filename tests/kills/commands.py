@@ -32,9 +32,9 @@ class Command:
     """A command that writes.
 
     Attributes:
-        words: Its command line, run in a folder of its own beside the inputs.
-        again: What a user adds to run it again: nothing, or what its message or its help says.
-        searched: The index is compared by what is found in it: Lucene and Milvus name and date their files.
+        words: Its command line, run in a separate folder next to the inputs.
+        again: Arguments to add when it runs again, as its message or help advises.
+        searched: The index is compared by its hits: Lucene and Milvus name and date their files.
         existing: The commands that made what this one replaces or changes, each in a line.
         changes: It changes the index that is there: killed, it leaves what it was or what it becomes.
         processes: How many train together.
@@ -176,7 +176,7 @@ def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str])
 
 
 def _write_changes(folder: Path) -> None:
-    """What is added to an index of the collection, texts of ids that it has among them, and what is deleted."""
+    """Write texts to add to an index of the collection, some with ids in it, and ids to delete."""
     texts = [json.loads(line) for line in (folder / "data/corpus.jsonl").read_text().splitlines()]
     coming = [
         one | {"_id": one["_id"] if row % 2 else f"new{row}", "text": f"{one['text']} again"}

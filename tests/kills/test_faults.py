@@ -1,4 +1,4 @@
-"""What goes wrong between two commands: inputs change, the clock goes backwards, folders move, states are damaged."""
+"""Faults between two commands: inputs change, the clock goes backwards, folders move, states are damaged."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Bench:
         self.states[name] = before, self._hits() if COMMANDS[name].changes else ""
 
     def prepare(self, name):
-        """An empty folder to work in, but for what the command is to replace."""
+        """Create a working folder that contains only the outputs that the command replaces."""
         for folder in (self.work, self.folder / "tmp"):
             shutil.rmtree(folder)
             folder.mkdir()
@@ -155,7 +155,7 @@ class Bench:
             made.problems.append("changed its inputs")
 
     def _outcome(self, name):
-        """All that a command that ended has left; of an index that is searched, what is found."""
+        """Return digests of the files that a command wrote; for a searched index, of its hits."""
         command, found = COMMANDS[name], digests(self.work)
         found |= {f"tmp/{file}": digest for file, digest in digests(self.folder / "tmp").items()}
         found = {file: "volatile" if Path(file).name in command.volatile else one for file, one in found.items()}
@@ -164,7 +164,7 @@ class Bench:
         return found
 
     def _hits(self):
-        """A digest of what is found in the index that a command writes."""
+        """Return a digest of the hits of the index that a command writes."""
         self._done(f"search out --queries {DATA} --k 5 --output found.trec", self.work)
         hits = self.work / "found.trec"
         try:

@@ -79,6 +79,8 @@ def open_retriever(
 
 def describe_retriever(model: str | Path, retriever: Retriever) -> dict[str, Any]:
     """Return the manifest's entry for an encoding model; for an untrained model with its parts and options."""
+    from retrievalkit.models.checkpoint import checkpoint_folder
+
     entry: dict[str, Any] = storage.describe_input(checkpoint_folder(model), retriever.fingerprint)
     if "model" in retriever.description:
         entry["description"] = retriever.description

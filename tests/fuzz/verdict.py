@@ -79,7 +79,7 @@ def _messages(ended, target, trial, whole):
             )
         elif not _names_input(" ".join(lines[errors[0] :]), target, trial):
             yield Failure("message names no file", shape(lines[errors[0]])[:120], lines[errors[0]][:500])
-    # What users type themselves is theirs.
+    # Control characters that the user typed may be printed.
     typed = "".join(trial.options)
     if controls := [one for one in _CONTROL.findall(ended.out + ended.err) if one not in typed]:
         yield Failure("control characters printed", f"{target.name} {controls[0]!r}")

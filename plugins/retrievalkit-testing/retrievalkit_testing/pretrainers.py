@@ -173,7 +173,7 @@ def _cases(name: str, *, model: str | None = None, max_length: int = 24, **optio
 
 
 PRETRAINERS: Kit[PretrainerCase] = Kit(
-    "pretrainer", _cases, method="forward", unchecked="the gain of models by it, and devices other than the CPU"
+    "pretrainer", _cases, method="forward", unchecked="whether it improves models, and devices other than the CPU"
 )
 
 

@@ -93,7 +93,7 @@ def _target(name: str) -> Any:
 
 
 COMMANDS: Kit[CommandCase] = Kit(
-    "command", lambda name: [CommandCase(name)], find=_target, unchecked="what it does with valid input"
+    "command", lambda name: [CommandCase(name)], find=_target, unchecked="its behaviour with valid input"
 )
 
 

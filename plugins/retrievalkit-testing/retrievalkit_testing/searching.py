@@ -109,7 +109,7 @@ FILTERS: Kit[FilterCase] = Kit(
     "filter",
     lambda name, **options: [FilterCase(name, options)],
     method="keep_of",
-    unchecked="whether the dropped hits are unsuitable as negatives",
+    unchecked="whether the dropped hits are relevant",
 )
 share(FILTERS, rows=True, options=True)
 

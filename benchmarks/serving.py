@@ -8,7 +8,7 @@
 The baseline is a Python loop that searches the same open index with a query at a time. Clients are coroutines of this
 process with their own connections; each sends its next query after the previous answer. A round ends after `--requests`
 queries or `--seconds`, whichever is first; a warm-up with a tenth of the queries is not counted. Queries are distinct
-as long as there are enough. The `--k` hits have texts and reasons, as on the search page. Chunks, vectors and indexes
+as long as there are enough. The `--k` hits have texts, without reasons. Chunks, vectors and indexes
 stay in `--folder` for later runs. Writes results/serving.json and prints a table.
 """
 
@@ -207,11 +207,11 @@ def loop(place: Path, indexes: Sequence[str], queries: Sequence[str], options: a
     index = (opened[0] if len(opened) == 1 else rk.Hybrid(opened)).warm()
     times: list[float] = []
     for query in queries[: options.requests // 10]:
-        index.search(query, k=options.k)
+        index.search(query, k=options.k, explain=False)
     begin = time.perf_counter()
     for query in itertools.islice(itertools.cycle(queries), options.requests):
         start = time.perf_counter()
-        index.search(query, k=options.k)
+        index.search(query, k=options.k, explain=False)
         times.append(time.perf_counter() - start)
         if time.perf_counter() - begin > options.seconds:
             break

@@ -224,7 +224,7 @@ def trained(run: Callable[[str, int], Timed], model: str, batch: int, steps: int
     return Side(lambda: run(model, batch * steps), flops, lambda: run(f"{model}-still", batch))
 
 
-def one_by_one(questions: list[str], encode: Callable[[str], Any], join: Callable[[list], Any]) -> Timed:
+def one_by_one(questions: list[Any], encode: Callable[[Any], Any], join: Callable[[list], Any]) -> Timed:
     """Encode questions one by one; the time is the median."""
     times, vectors = [], []
     for question in questions:

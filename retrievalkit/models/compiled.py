@@ -102,7 +102,7 @@ class CompiledRetriever:
     """
 
     def __init__(self, sides: Mapping[str, Any]) -> None:
-        self._sides, self._program, self._tokenizer = sides, cache(OpenVinoProgram), cache(Tokenizer.from_str)
+        self._sides, self._program, self._tokenizer = sides, cache(_program), cache(Tokenizer.from_str)
         self._tokenizing = threading.Lock()
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
@@ -122,7 +122,7 @@ class CompiledRetriever:
     def encode(self, texts: Sequence[Text], side: Side) -> np.ndarray:
         """Return the vectors (texts, dim) of texts, in float32."""
         settings, token_ids = self._sides[side], self.tokenize(texts, side)
-        encoder, pooler = self._program(settings["encoder"]), self._program(settings["pooler"])
+        program = self._program(settings["encoder"], settings["pooler"])
         order, parts = sorted(range(len(texts)), key=lambda row: len(token_ids[row])), list[np.ndarray]()
         for start in range(0, len(order), _BATCH):
             rows = [token_ids[row] for row in order[start : start + _BATCH]]
@@ -130,10 +130,21 @@ class CompiledRetriever:
             mask = np.zeros_like(ids)
             for row, tokens in enumerate(rows):
                 ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
-            states = encoder({"input_ids": ids, "attention_mask": mask})
-            parts += pooler({"attention_mask": mask, **{f"layer{n}": layer for n, layer in enumerate(states)}})
+            parts += program({"input_ids": ids, "attention_mask": mask})
         vectors: np.ndarray = np.concatenate(parts)[np.argsort(order), 0]
         return vectors
+
+
+def _program(encoder: str, pooler: str) -> OpenVinoProgram:
+    """Compile the graphs of an encoder and a pooler as a single graph, from token ids to vectors."""
+    openvino = import_openvino()
+    layers, pooling = (openvino.Core().read_model(file) for file in (encoder, pooler))
+    sources = {f"layer{number}": result.input_value(0) for number, result in enumerate(layers.get_results())}
+    sources["attention_mask"] = layers.input("attention_mask")
+    for port in pooling.inputs:
+        for reader in port.get_target_inputs():
+            reader.replace_source_output(sources[port.get_any_name()])
+    return OpenVinoProgram(openvino.Model(pooling.get_results(), layers.get_parameters()))
 
 
 def open_compiled(

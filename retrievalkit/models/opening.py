@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, InputError
-from retrievalkit.models.checkpoint import LENGTHS, checkpoint_folder, is_checkpoint, length_explained
-from retrievalkit.models.published import note_left_out
 from retrievalkit.reporting import notices
 
 if TYPE_CHECKING:
@@ -41,7 +39,9 @@ def open_retriever(
     Raises:
         InputError: The model does not exist, or a part was named for a checkpoint.
     """
+    from retrievalkit.models.checkpoint import LENGTHS, checkpoint_folder, is_checkpoint, length_explained
     from retrievalkit.models.precision import default_device
+    from retrievalkit.models.published import note_left_out
     from retrievalkit.models.retriever import Retriever
 
     model = checkpoint_folder(model)

@@ -1,4 +1,4 @@
-"""What the tests of the Python surface share: passages in memory, a model, and two indexes."""
+"""Fixtures for tests of the Python functions: passages in memory, a model, and two indexes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dense(folders, passages, model):
 
 @pytest.fixture(scope="session")
 def late(folders, passages, tiny_model):
-    """A vector for each token: its hits have reasons."""
+    """Late-interaction index, whose hits have reasons."""
     return rk.Index.build(passages, tiny_model, folders / "late", pooler="colbert")
 
 
@@ -60,7 +60,7 @@ def both(dense, late):
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory, tiny_model):
-    """A checkpoint folder; its weights are those of the model."""
+    """Checkpoint folder with the weights of the model."""
     from retrievalkit.models.retriever import Retriever
 
     folder = tmp_path_factory.mktemp("checkpoint")

@@ -1,4 +1,4 @@
-"""`Index.add`, `delete` and `compact`: the open index searches what the folder became."""
+"""`Index.add`, `delete` and `compact`: the open index searches the changed folder."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def texts_of(index):
     return [(hit.id, hit.score, hit.title, hit.text) for hit in index.search("peru", k=42)]
 
 
-def test_what_was_added_is_found_as_by_an_index_built_anew(index, dense, passages, queries, monkeypatch):
-    """With its texts, and the model that is loaded stays loaded."""
+def test_added_texts_have_the_hits_of_a_rebuilt_index(index, dense, passages, queries, monkeypatch):
+    """With their texts, and without loading the model again."""
     outcome = index.add(passages)
     assert (outcome["added"], outcome["unchanged"], outcome["texts"]) == (10, 32, 42)
     assert len(index) == 42
@@ -35,8 +35,8 @@ def test_what_was_added_is_found_as_by_an_index_built_anew(index, dense, passage
     assert texts_of(index) == texts_of(dense)
 
 
-def test_what_was_deleted_is_found_no_more_and_compacting_changes_no_hit(index, queries):
-    """Ids are ids, whatever files there are of these names; a single id may be given as it is."""
+def test_deleted_texts_are_not_found_and_compacting_changes_no_hit(index, queries):
+    """Ids may be names of files, and a single id may be a string."""
     best = [hit.id for hit in index.search("peru", k=3)]
     assert index.delete(best[0])["deleted"] == 1
     assert index.delete(np.array(best[1:2]))["texts"] == 30
@@ -87,7 +87,7 @@ def test_vectors_with_their_passages(index, model, passages, queries, dense):
         (lambda index: index.delete("nowhere"), InputError, "1 of the 1 ids to delete"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_changes(index, queries, mistake, error, message):
+def test_refused_changes_leave_the_index_unchanged(index, queries, mistake, error, message):
     before, found = index.manifest, index.search(queries, k=3)
     with pytest.raises(error, match=message):
         mistake(index)
@@ -95,8 +95,8 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(index, queries, mistak
     assert index.search(queries, k=3) == found
 
 
-def test_a_hybrid_searches_what_its_indexes_became(index, passages, queries, tmp_path):
-    """Hits, texts and reasons; a part that was closed stays as it was."""
+def test_a_hybrid_searches_its_changed_indexes(index, passages, queries, tmp_path):
+    """Hits, texts and reasons; a closed part is unchanged."""
     words = rk.Index.build(passages, output=tmp_path / "words")
     hybrid = rk.Hybrid([index, words], fusion="rrf")
     best = next(hit.id for hit in hybrid.search("peru", k=20) if hit.id in {one["_id"] for one in passages[:-10]})
@@ -114,8 +114,8 @@ def test_a_hybrid_searches_what_its_indexes_became(index, passages, queries, tmp
         index.delete("x")
 
 
-def test_texts_added_to_an_index_of_cut_vectors_are_cut(model, passages, queries, tmp_path):
-    """And vectors that were not cut are refused."""
+def test_texts_added_to_an_index_of_truncated_vectors_are_truncated(model, passages, queries, tmp_path):
+    """Vectors that were not truncated are refused."""
     whole = rk.Index.build(passages, model, tmp_path / "whole", dimensions=8)
     index = rk.Index.build(passages[:30], model, tmp_path / "index", dimensions=8)
     index.add(passages)
@@ -125,8 +125,8 @@ def test_texts_added_to_an_index_of_cut_vectors_are_cut(model, passages, queries
         index.add(tmp_path / "uncut")
 
 
-def test_a_text_without_a_vector_lends_none(tiny_model, tmp_path):
-    """Vectors that were made elsewhere may be of some of the passages only."""
+def test_texts_without_a_vector(tiny_model, tmp_path):
+    """Vectors from elsewhere may cover only some of the passages."""
     texts = {name: f"the text of {name}" for name in "abc"}
     vectors = np.zeros((2, 32), dtype=np.float32)
     index = rk.Index.build(texts, tiny_model, tmp_path / "index", vectors=vectors, ids=["a", "b"], pooler="mean")

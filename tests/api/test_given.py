@@ -1,4 +1,4 @@
-"""What Python programs give becomes passages, queries, judgements and examples."""
+"""Data in memory: passages, queries, judgements and examples from Python objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSAGES = [Passage("a", "A", "first"), Passage("b", "", "second")]
 
 
 class Polars:
-    """A table with nothing but columns and Arrow's interface, as polars has it."""
+    """Table with only columns and Arrow's interface, like polars."""
 
     columns = ("id", "title", "text")
 
@@ -125,8 +125,8 @@ def test_examples_of_every_kind():
         (read_examples, given.examples, ["x"], "row 1 of the examples: the row is 'x', but should be a dict"),
     ],
 )
-def test_what_is_wrong_is_named(read, kind, data, message):
-    """With the number of the row, where there is one."""
+def test_invalid_data_is_reported(read, kind, data, message):
+    """With the number of the row, if there is one."""
     with pytest.raises(InputError) as raised:
         list(read(kind(data)))
     assert message in str(raised.value)

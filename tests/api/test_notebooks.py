@@ -1,4 +1,4 @@
-"""How objects look in notebooks, and runs, evaluations and examples as tables of other libraries."""
+"""HTML of objects in notebooks, and runs, evaluations and examples as tables of other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOID = ("br", "img", "meta")
 
 
 class Reader(HTMLParser):
-    """The elements of a piece of HTML, and what is not closed."""
+    """Parser that collects the elements of HTML, and those that are not closed."""
 
     def __init__(self, html):
         super().__init__()
@@ -64,7 +64,7 @@ def test_texts_of_strangers_are_texts():
     assert "img" not in read(rk.Examples([example])).seen
 
 
-def test_everything_has_a_picture_of_itself(dense, both, model, tiny_collection):
+def test_every_object_has_html(dense, both, model, tiny_collection):
     run = dense.search(tiny_collection.folder, k=5, split="test")
     other = rk.Run({query: dict(hits[1:]) for query, hits in run.items()}, "other")
     compared = rk.compare([run, other], tiny_collection.qrels)

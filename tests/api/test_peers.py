@@ -1,4 +1,4 @@
-"""Runs and judgements of ranx, ir_measures and pytrec_eval: their files and objects here, and ours there."""
+"""Runs and judgements of ranx, ir_measures and pytrec_eval are read here, and ours there."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ QRELS = {"q1": {"d2": 2, "d1": 1, "d3": 1}, "q2": {"d4": 1, "d7": 0}}
 
 @pytest.fixture
 def files(tmp_path):
-    """Our run and our judgements as files of TREC's form."""
+    """TREC files of our run and judgements."""
     rk.Run(RUN, "ours").save(tmp_path / "ours.trec")
     write_qrels(tmp_path / "ours.qrels", QRELS)
     return tmp_path
 
 
 def value(run, qrels=QRELS):
-    """nDCG@10 by our own surface."""
+    """Return nDCG@10 as rkit computes it."""
     return run.evaluate(qrels, ["nDCG@10"])["nDCG@10"]
 
 
-def test_our_files_in_ir_measures_and_its_rows_here(files):
+def test_ir_measures_reads_our_files_and_we_read_its_rows(files):
     run = list(ir_measures.read_trec_run(str(files / "ours.trec")))
     qrels = list(ir_measures.read_trec_qrels(str(files / "ours.qrels")))
     assert rk.Run(run) == rk.Run(RUN)
@@ -35,7 +35,7 @@ def test_our_files_in_ir_measures_and_its_rows_here(files):
     assert value(rk.Run(run), qrels) == pytest.approx(theirs)
 
 
-def test_our_files_in_pytrec_eval_and_its_dicts_here(files):
+def test_pytrec_eval_reads_our_files_and_we_read_its_dicts(files):
     with open(files / "ours.trec") as one, open(files / "ours.qrels") as other:
         run, qrels = pytrec_eval.parse_run(one), pytrec_eval.parse_qrel(other)
     assert (rk.Run(run).to_dict(), qrels) == (RUN, QRELS)
@@ -45,8 +45,8 @@ def test_our_files_in_pytrec_eval_and_its_dicts_here(files):
 
 @pytest.mark.slow  # it compiles for a minute, with warnings of its own
 @pytest.mark.filterwarnings("default")
-def test_files_and_objects_of_ranx_here_and_ours_there(files):
-    """A run without a name, and no line end at the end of the file, too."""
+def test_ranx_and_rkit_read_files_and_objects_of_each_other(files):
+    """Also a run without a name, and a file without a final line end."""
     ranx = pytest.importorskip("ranx")
     theirs = ranx.Run(RUN, name="theirs")
     for ending, form in (("json", "beir"), ("trec", "trec")):

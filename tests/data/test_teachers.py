@@ -49,7 +49,7 @@ CONTEXTS = {"positive_ctxs": [passage("1", ce_score=9.5, score=1000)], "hard_neg
     ],
 )
 def test_scores_are_read_by_id_in_order_with_each_passage_and_from_two_lists(tmp_path, row, expected):
-    """The formats of CoT-MAE v2's data and others; null is no score."""
+    """The formats of CoT-MAE v2's data and others; null is a missing score."""
     assert read(tmp_path, row).rows[0].teacher == expected
 
 

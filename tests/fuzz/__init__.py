@@ -1,7 +1,7 @@
 """A fuzzer: real commands read damaged inputs, and must end with exit code 0, or with 2 and one message.
 
     make fuzz N=10000 SEED=1             trials; groups of failures, the smallest of each in build/fuzz/
-    make fuzz SEED=1 ONLY=4711           one of these trials again, with all that it printed
+    make fuzz SEED=1 ONLY=4711           one of these trials again, with its output
     make fuzz ONLY=build/fuzz/003.json   a reproducer
 
 `material` makes a valid input of each kind, `targets` lists the commands that read them, `mutations` draws edits from

@@ -20,7 +20,7 @@ from fuzz.verdict import Failure
 
 
 def main():
-    """Make a bench with fresh material, which is removed at the end, and the trials."""
+    """Run the trials on a bench with new material, which is removed at the end."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
@@ -72,12 +72,12 @@ def _start(folder):
 
 
 def _trial(bench, seed, job):
-    """The trial of a number, or of a file."""
+    """Return the trial of a number, or of a file."""
     return Trial(**json.loads(job.read_text())) if isinstance(job, Path) else bench.draw(seed, job)
 
 
 def _attempt(seed, job):
-    """A trial in a worker: the trial, exit code, failures."""
+    """Run a trial in a worker; return the trial, its exit code and its failures."""
     trial = _trial(_own, seed, job)
     try:
         ended, failures, applied = _own.attempt(trial)
@@ -89,7 +89,7 @@ def _attempt(seed, job):
 
 
 def _report(folder, groups, counts):
-    """Print and write the groups, and for each a file with its smallest trial, which `ONLY` takes."""
+    """Print and write the groups, each with a file of its smallest trial for `ONLY`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     lines = [f"{len(groups)} groups of failures"]

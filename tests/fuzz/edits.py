@@ -42,7 +42,7 @@ def apply(edits, root, material):
 
 
 def _place(edit, root, name="file"):
-    """The place of a file; never behind a link of an earlier edit, which may lead to the material."""
+    """Return the path of a file; never through a link of an earlier edit, which may lead to the material."""
     path = root / edit[name] if edit[name] else root
     if not os.path.lexists(path) or path.parent.resolve() != root.parent.resolve() / path.parent.relative_to(
         root.parent
@@ -66,7 +66,7 @@ def _splice(edit, root, material):
 
 
 def parsed(path, line):
-    """The lines of a file and the value in one of them, or in the whole of it."""
+    """Return the lines of a file, and the value in a line or in the whole file."""
     text = path.read_text(encoding="utf-8")
     if line is not None:
         lines = text.splitlines(keepends=True)
@@ -103,7 +103,7 @@ def _set(edit, root, material):
 
 
 def _header(content, key, value):
-    """An .npy file with another entry in its header."""
+    """Return an .npy file with another entry in its header."""
     if key == "version":
         return content[:6] + bytes(value) + content[8:]
     stream = io.BytesIO(content)
@@ -169,7 +169,7 @@ def _copy(edit, root, material):
 
 
 def _seal(edit, root, material):
-    """Let the sizes and checksums in all manifests fit the files, as whoever made the folder could."""
+    """Update sizes and checksums in all manifests to the files, as the author of the folder could."""
     # The innermost first: a manifest may hold the checksum of another.
     for path in sorted(root.rglob("manifest.json"), key=lambda one: -len(one.parts)):
         if not path.is_file() or path.resolve() != root.resolve() / path.relative_to(root):  # a pipe, or behind a link
@@ -193,7 +193,7 @@ _OPERATIONS = {
 
 
 def files(root):
-    """The files of a material, named from its folder; [""] for a file."""
+    """Return the files of a material, relative to its folder; [""] for a file."""
     root = Path(root)
     if not root.is_dir():
         return [""]

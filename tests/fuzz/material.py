@@ -77,7 +77,7 @@ def make(folder):
 
 
 def arguments(command, folder, **elsewhere):
-    """The arguments of a command, with the places of its material; `elsewhere` are other places by name."""
+    """Return the arguments of a command with the paths of its material; `elsewhere` has other paths by name."""
     return [elsewhere.get(one[1:], str(folder / one[1:])) if one.startswith("@") else one for one in command.split()]
 
 
@@ -92,7 +92,7 @@ def _run(command, folder, *, before=None, room=None):
 
 
 def _cut_off(folder):
-    """What killed commands leave, and the folder of a recipe's run: each is the room of a command run again."""
+    """Write the remains of killed commands, and the folder of a recipe's run, for commands to resume."""
     from retrievalkit.mining import parts
     from retrievalkit.training import loop
 
@@ -126,7 +126,7 @@ def _sentence_transformers(folder):
 
 
 def _texts(folder):
-    """A corpus, queries, judgements and examples, as files and as a collection."""
+    """Write a corpus, queries, judgements and examples, as files and as a collection."""
     whole = testing.tiny_collection(folder.parent / "made" / "collection")
     passages = _rows(whole.corpus)[:PASSAGES]
     ids = [passage["_id"] for passage in passages]

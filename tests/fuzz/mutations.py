@@ -10,7 +10,7 @@ _TEXTS = (".json", ".jsonl", ".yaml", ".tsv", ".trec", ".txt")
 
 
 def draw(rng, root):
-    """Edits for a file or folder: usually one, sometimes up to three, sealed now and then."""
+    """Draw edits for a file or folder: usually one, sometimes up to three, sealed now and then."""
     names = edits.files(root)
     drawn = []
     for _ in range(rng.choice((1, 1, 1, 1, 2, 3))):
@@ -44,7 +44,7 @@ def _bytes(rng, path, name):
 
 
 def _text(rng, path, name):
-    """A cell or a piece of one replaced."""
+    """Replace a cell, or a part of it."""
     content = path.read_bytes()
     start = rng.choice([0, *(place + 1 for place, byte in enumerate(content) if byte == 10)])
     line = content[start:].partition(b"\n")[0]
@@ -108,7 +108,7 @@ def _of_folder(rng, path, name):
 
 
 def draw_options(rng, options):
-    """One or two of these options with nasty values."""
+    """Draw one or two of these options with nasty values."""
     drawn = []
     for flag, kind in rng.sample(options, min(len(options), rng.choice((1, 1, 1, 2)))):
         value = rng.choice(nasty.OPTION_VALUES[kind])

@@ -1,4 +1,4 @@
-"""Nasty values: what edits and options are drawn from."""
+"""Nasty values for edits and options."""
 
 VALUES = (
     None, True, False, 0, 1, -1, 2, 2**31, 2**63, -(2**63) - 1, 2**64, 10**20, 0.5, -0.0, 1e308, "", " ", "0", "x",

@@ -35,7 +35,7 @@ _OWN = (
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code or the negative number of a signal, what it printed, its time and memory.
+    """Result of a command: its exit code or the negative number of a signal, its output, time and memory.
 
     `memory` counts bytes beyond those of the process that it was forked from; `stack` is where it was when it took too
     long or when the machine stopped it.
@@ -69,9 +69,9 @@ def warm():
 
 
 def run(command, room, *, before=None):
-    """Run `rkit` with these arguments in the folder `room`; returns how it ended.
+    """Run `rkit` with these arguments in the folder `room`; returns its result.
 
-    Its standard output, home and temporary files lie in folders beside the room. `before` is called in the new process
+    Its standard output, home and temporary files are in folders next to the room. `before` is called in the new process
     before the command.
     """
     beside = Path(room).parent
@@ -134,7 +134,7 @@ def _redirect(folder):
 
 
 def bound_memory():
-    """Let this process, and those it forks, have some gigabytes more than it has."""
+    """Limit the memory of this process and its forks to a few gigabytes more than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + EXTRA_MEMORY, hard))
@@ -150,7 +150,7 @@ def _limit():
 
 
 def _perform(command):
-    """The exit code of `rkit`, as a new process would have it."""
+    """Run `rkit`; return the exit code that a new process would have."""
     from retrievalkit.cli import main
 
     try:

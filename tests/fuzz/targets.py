@@ -1,4 +1,4 @@
-"""The commands that trials run: what each reads, which of it is damaged, and what it may do with that."""
+"""Commands for trials: their inputs, the material to damage, and permitted results."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ class Target:
     """A command with its inputs.
 
     Attributes:
-        name: What reports call it.
-        command: Its arguments; @NAME is material.
-        damaged: The material that a trial may damage, one of these.
-        meaning: Whether other contents may mean other results: texts, judgements, recipes, models without a manifest.
-            Otherwise a result that differs from that of the whole input is a failure, unless the manifest says so too.
-        share: How often it is drawn, relative to others.
-        room: The damaged material is the whole working folder: what a killed command left.
-        keeps: Whether a command that fails may leave a folder: `rkit run` keeps the steps that are done.
-        notes: Whether it adds to the manifest of what it reads: `rkit index --check`.
-        options: Of which a trial adds some, and the kind of their values.
+        name: Name in reports.
+        command: The arguments; @NAME is material.
+        damaged: The materials to damage, one in each trial.
+        meaning: True if other contents may have other results: texts, judgements, recipes, models without a manifest.
+            Otherwise a result that differs from that of the whole input is a failure, unless the manifest differs too.
+        share: Relative frequency in trials.
+        room: True if the damaged material is the whole working folder of a killed command.
+        keeps: True if a failed command may leave a folder: `rkit run` keeps finished steps.
+        notes: True if it adds to the manifest of its input: `rkit index --check`.
+        options: Options to add to a trial, with the kind of their values.
     """
 
     name: str

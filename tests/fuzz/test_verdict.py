@@ -1,4 +1,4 @@
-"""Each way to fail is seen: a fuzzer that finds nothing must not be one that sees nothing."""
+"""The fuzzer detects every kind of failure."""
 
 import pytest
 
@@ -18,7 +18,7 @@ TOLD = "Error: 'flat/ids.txt' was altered.\n"
 
 
 def kinds(code=2, err=TOLD, *, target="search flat", edits=(EDIT,), seconds=1.0, memory=0, out="", **rest):
-    """The kinds of failures of a command that ended like that."""
+    """Return the kinds of failures of a result."""
     changes = {name: frozenset(rest.pop(name, ())) for name in ("written", "inputs", "outside", "temporary")}
     changed = Changes(**changes, results=rest.pop("results", ("whole",)))
     ended = Ended(code, out, err, seconds, memory, rest.pop("stack", ""), **rest)
@@ -54,12 +54,12 @@ def kinds(code=2, err=TOLD, *, target="search flat", edits=(EDIT,), seconds=1.0,
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_each_failure_is_seen(ending, found):
-    """And grouped by its place; None: a refusal, the same result, or another with another manifest is no failure."""
+    """Grouped by place; None: refusals, equal results, and other results with another manifest are correct."""
     assert found in (kinds(**ending) or [None])
 
 
 def test_control_characters_that_a_user_typed_may_be_printed():
-    """And no others."""
+    """Other control characters may not."""
     changes = Changes(*[frozenset()] * 4, results=("whole",))
     for typed, expected in (("a\x0bb", []), ("ab", ["control characters printed"])):
         trial = Trial("options of index", options=("-o", typed))

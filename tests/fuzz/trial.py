@@ -23,20 +23,20 @@ class Trial:
     options: tuple = ()
 
     def size(self):
-        """How much there is of it."""
+        """Return the size of the trial, to find the smallest."""
         return len(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What a command does with whole input."""
+    """Result of a command with whole input."""
 
     err: str
     results: tuple
 
 
 class Bench:
-    """A folder with the material, in which trials are made one after the other; those of several names at once."""
+    """Folder with the material, where trials run one after the other; benches of several names run in parallel."""
 
     def __init__(self, folder, name="0"):
         self.folder = Path(folder)
@@ -46,7 +46,7 @@ class Bench:
         self.wholes = {}
 
     def learn(self, trial):
-        """What the target does with whole input; RuntimeError if it fails."""
+        """Run the target with whole input; RuntimeError if it fails."""
         known = trial.target, trial.damaged
         if known not in self.wholes:
             ended, changes, _ = self._perform(Trial(*known))
@@ -57,7 +57,7 @@ class Bench:
         return self.wholes[known]
 
     def draw(self, seed, number):
-        """The trial of this number."""
+        """Draw the trial of a number."""
         rng = random.Random(f"{seed}:{number}")
         target = rng.choices(TARGETS, [one.share for one in TARGETS])[0]
         if target.options:
@@ -66,7 +66,7 @@ class Bench:
         return Trial(target.name, damaged, tuple(mutations.draw(rng, self.material / damaged)))
 
     def attempt(self, trial):
-        """Make a trial; returns how the command ended, its failures, and how many edits could be applied."""
+        """Run a trial; return the result, its failures, and the number of applied edits."""
         target = BY_NAME[trial.target]
         # First of all: a command that refuses whole input would never fail.
         whole = self.learn(trial)
@@ -89,7 +89,7 @@ class Bench:
         return ended, self._changes(before, after, around, ended), applied
 
     def _prepare(self, target, trial):
-        """Copy what is damaged into the room; returns the places of material that the command finds there."""
+        """Copy the damaged material into the room; return its paths."""
         source = self.material / trial.damaged
         if target.room:
             shutil.copytree(source, self.room, symlinks=True)

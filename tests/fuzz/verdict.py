@@ -1,4 +1,4 @@
-"""Judges what a command did with damaged input: a list of failures, empty if all is well."""
+"""Verdict on a command with damaged input: a list of failures, empty if it behaved correctly."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x9b]")
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, and where: failures of one kind and place are one group."""
+    """A failure: its kind and place, which form a group."""
 
     kind: str
     place: str
@@ -25,7 +25,7 @@ class Failure:
 
 
 def judge(ended, *, target, trial, whole, changes):
-    """The failures of a command that has ended, against what it does with whole input, and by the files around it."""
+    """Return the failures of a result, compared with the result for whole input and with the changed files."""
     found = [*_ends(ended), *_files(ended, target, changes)]
     if found and found[0].kind in ("signal", "time", "traceback"):
         return found
@@ -51,7 +51,7 @@ def _ends(ended):
 
 
 def _place(text, *, last):
-    """The innermost line of ours in a traceback; Python's own fault handler prints the innermost first."""
+    """Return the innermost line of our code in a traceback; Python's fault handler prints the innermost first."""
     places = [f"{file}:{line} {name}" for file, line, name in _OURS.findall(text)]
     return (places[-1] if last else places[0]) if places else "elsewhere"
 
@@ -100,7 +100,7 @@ def _names_input(message, target, trial):
 
 
 def _admitted(edits):
-    """Whether a manifest was changed too, so that nobody can tell the folder from one that was made like that."""
+    """True if a manifest was changed too, so that the folder is indistinguishable from a valid folder."""
     return any(
         "manifest.json" in (str(edit.get("file", "")), str(edit.get("other")))
         or edit["op"] == "seal"
@@ -127,7 +127,7 @@ def _files(ended, target, changes):
 
 
 def shape(text):
-    """A line without what differs between trials: numbers, places, quoted values."""
+    """Return a line without the parts that differ between trials: numbers, paths, quoted values."""
     text = re.sub(r"'[^']*'", "'…'", text)
     text = re.sub(r"(?<![\w.…])/[^\s:,']+", "PATH", text)
     return re.sub(r"\d+", "#", text)
@@ -135,14 +135,14 @@ def shape(text):
 
 @dataclass(frozen=True)
 class Changes:
-    """What is different after a command: the names of files.
+    """Names of files that a command has changed.
 
     Attributes:
-        written: What is new in the room, or has other contents.
-        inputs: What was in the room and is gone, or has other contents.
-        outside: What is different outside of the room.
-        temporary: What is left in the temporary and home folders.
-        results: The digests of what was written, and what was printed.
+        written: New or changed files in the room.
+        inputs: Inputs in the room that were deleted or changed.
+        outside: Changes outside of the room.
+        temporary: Remains in the temporary and home folders.
+        results: Digests of the written files, and of the output.
     """
 
     written: frozenset
@@ -153,7 +153,7 @@ class Changes:
 
 
 def listing(folder):
-    """Each file and folder below, with its size and time; of a folder only that it is there."""
+    """Return each file below a folder with its size and time, and each folder."""
     found = {}
     above = [str(folder)]
     while above:
@@ -168,14 +168,14 @@ def listing(folder):
 
 
 def differing(before, after, folder):
-    """Names, from the folder, of what appeared, disappeared or changed; folders that hold something are not named."""
+    """Return the names of new, deleted and changed files, and of such empty folders."""
     names = {name for name in before.keys() | after.keys() if before.get(name, 0) != after.get(name, 0)}
     names = {name for name in names if not any(other.startswith(f"{name}/") for other in names)}
     return frozenset(os.path.relpath(name, folder) for name in names)
 
 
 def results_of(room, names, out):
-    """The digests of what a command wrote, without what differs from run to run, and what it printed."""
+    """Return digests of the written files, without the parts that differ between runs, and of the output."""
     digests = []
     for name in sorted(names):
         path = Path(room) / name

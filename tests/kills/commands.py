@@ -1,4 +1,4 @@
-"""The commands that are killed, with what they read: tiny, so that one takes about a second."""
+"""The commands to kill, with tiny inputs: each takes about a second."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Command:
     """A command that writes.
 
     Attributes:
-        words: Its command line, run in a folder of its own beside the inputs.
-        again: What a user adds to run it again: nothing, or what its message or its help says.
-        searched: The index is compared by what is found in it: Lucene and Milvus name and date their files.
-        existing: The commands that made what this one replaces or changes, each in a line.
-        changes: It changes the index that is there: killed, it leaves what it was or what it becomes.
-        processes: How many train together.
-        volatile: Names of files that hold times.
+        words: Its command line, run in its own folder next to the inputs.
+        again: Options to run it again, as its message or help advises.
+        searched: Compare the index by its hits: Lucene and Milvus name and date their files.
+        existing: The commands that write the folder that this command replaces or changes, one per line.
+        changes: It changes an existing index: a killed command leaves the old or the new index.
+        processes: Number of processes that train together.
+        volatile: Names of files that contain times.
     """
 
     words: str
@@ -143,10 +143,10 @@ SMALL = (
 
 
 def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str]) -> None:
-    """Make what the commands read.
+    """Write the inputs of commands.
 
     Args:
-        folder: Where to.
+        folder: The folder to write to.
         rkit: Runs a command line in that folder.
         names: The commands.
     """
@@ -176,7 +176,7 @@ def make_inputs(folder: Path, rkit: Callable[[str], None], names: Iterable[str])
 
 
 def _write_changes(folder: Path) -> None:
-    """What is added to an index of the collection, texts of ids that it has among them, and what is deleted."""
+    """Write texts to add to an index of the collection, some with existing ids, and ids to delete."""
     texts = [json.loads(line) for line in (folder / "data/corpus.jsonl").read_text().splitlines()]
     coming = [
         one | {"_id": one["_id"] if row % 2 else f"new{row}", "text": f"{one['text']} again"}

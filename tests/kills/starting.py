@@ -1,6 +1,6 @@
-"""Starts rkit as forks of this process, which has imported everything.
+"""Commands of rkit as forks of this process, which has imported everything.
 
-Each started command is the leader of a session, so that whatever it leaves running is found.
+Each started command is the leader of a session, so that all its remaining processes are found.
 """
 
 from __future__ import annotations
@@ -96,20 +96,20 @@ class Running:
         self.leaders = [one.pid for one in self.processes]
 
     def send(self, number, processes):
-        """Send a signal to those that still run."""
+        """Send a signal to the running processes."""
         for one in processes:
             if one.is_alive():
                 os.kill(one.pid, number)
 
     def wait(self, seconds):
-        """Wait until all have ended; returns whether they have."""
+        """Wait until all processes have ended; True if they have."""
         until = time.monotonic() + seconds
         for one in self.processes:
             one.join(max(0, until - time.monotonic()))
         return not any(one.is_alive() for one in self.processes)
 
     def end_others(self):
-        """When one process has failed, end the others as torchrun does."""
+        """End the other processes after a failure, like torchrun."""
         while not connection.wait([one.sentinel for one in self.processes]):
             pass
         if any(one.exitcode for one in self.processes):
@@ -118,7 +118,7 @@ class Running:
             self.send(signal.SIGKILL, self.processes)
 
     def finish(self):
-        """The exit code of the main process, once all have ended; those that do not end in time are killed."""
+        """Wait for all processes, kill those that do not end in time, and return the exit code of the main process."""
         in_time = self.wait(_PATIENCE)
         ended = [one.end(0) for one in self.commands]
         self.printed = "".join(one.err for one in ended)
@@ -128,7 +128,7 @@ class Running:
         return ended[0].code
 
     def left_running(self, seconds=3.0):
-        """Processes of the sessions that are still there after some time; they are killed."""
+        """Return the processes of the sessions that do not end in time, and kill them."""
         until = time.monotonic() + seconds
         while (left := self._left()) and time.monotonic() < until:
             time.sleep(_POLL)

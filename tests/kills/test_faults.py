@@ -1,4 +1,4 @@
-"""What goes wrong between two commands: inputs change, the clock goes backwards, folders move, states are damaged."""
+"""Faults between two commands: changed inputs, a clock that goes backwards, moved folders, damaged states."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ MINE_RUN = "mine-negatives --from run.trec --corpus data --examples train.jsonl"
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
-def test_a_killed_command_whose_input_changed_starts_anew(place, line, moment, changed, change):
-    """And writes what it writes of the changed input alone, though ids may be the same."""
+def test_a_killed_command_with_changed_input_starts_again(place, line, moment, changed, change):
+    """It writes the same as with only the changed input, although ids may be equal."""
     killed(line.format("out"), *moment)
     change(place / changed)
     done(line.format("out"))
@@ -144,13 +144,13 @@ def test_a_killed_command_whose_input_changed_starts_anew(place, line, moment, c
 
 
 def in_the_future(folder):
-    """As if the clock had gone back by a year since everything was written."""
+    """Set all file times a year ahead, as if the clock had gone back."""
     for path in [folder, *folder.rglob("*")]:
         os.utime(path, (time.time() + YEAR,) * 2)
 
 
 def test_a_clock_that_goes_back_changes_nothing(place):
-    """The newest state counts by its step: the one that was written before has a later time."""
+    """The step of a state decides which is the newest, not its time."""
     done(TRAIN)
     (place / "out").rename(place / "whole")
     killed(TRAIN, loop.Loop, "compute_step", 4)
@@ -164,8 +164,8 @@ def test_a_clock_that_goes_back_changes_nothing(place):
     assert not storage.partial_folder("out").exists()
 
 
-def test_a_training_goes_on_where_its_output_was_moved_to(place):
-    """The hidden folder moves with the folder that it is in."""
+def test_a_training_continues_in_a_moved_folder(place):
+    """The hidden folder moves with its parent."""
     done(TRAIN.replace(" out", " whole"))
     (place / "before").mkdir()
     killed(TRAIN.replace(" out", " before/out"), loop.Loop, "compute_step", 4)
@@ -177,7 +177,7 @@ def test_a_training_goes_on_where_its_output_was_moved_to(place):
 
 @pytest.mark.parametrize(("count", "after"), [(1, False), (1, True), (2, True)])
 def test_a_killed_replacement_loses_nothing_and_leaves_nothing(place, count, after):
-    """Before the former folder is renamed, before the new one is, when neither has the name, and after that."""
+    """Killed before the old folder is renamed, before the new one is, between the two, and afterwards."""
     done("encode model data --side query --output out")
     done(ENCODE.replace(" out", " expected"))
     before = bytes_of(place / "out")

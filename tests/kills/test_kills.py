@@ -1,6 +1,6 @@
-"""Commands killed at random moments leave nothing that blocks, and run again they write what they would have written.
+"""Commands killed at random moments block nothing, and write the same output when they run again.
 
-`make kill N=200` draws trials of all commands; the usual ones are of commands that are quickly prepared.
+`make kill N=200` draws trials of all commands; by default, of commands with quick preparations.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def bench(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "kind", "share"), TRIALS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_a_command_that_is_killed_or_meets_a_fault_loses_nothing_and_runs_again(bench, name, kind, share):
-    """With the same bytes: after signals, full disks and refused renames."""
+def test_a_killed_or_failed_command_loses_nothing_and_runs_again(bench, name, kind, share):
+    """It writes the same bytes after signals, full disks and refused renames."""
     if kind in FAULTS:
         assert not bench.fault(name, kind, random.Random(share)).problems
     else:
         assert not bench.kill(name, kind, share, rank=1).problems
 
 
-def test_what_is_not_whole_and_what_stays_is_noticed(bench, monkeypatch):
+def test_incomplete_outputs_and_remains_are_detected(bench, monkeypatch):
     def half(*arguments, original=convert._program, **options):
         Path("out").mkdir()
         Path("out/corpus.jsonl").write_text("half")
@@ -63,8 +63,8 @@ def test_what_is_not_whole_and_what_stays_is_noticed(bench, monkeypatch):
     assert "left for good: ['.left']" in made.problems[0]
 
 
-def test_every_kind_of_command_is_there():
-    """All that write, and all indexers that need no server."""
+def test_every_kind_of_command_is_killed():
+    """All commands that write, and all indexers that need no server."""
     words = " ".join(command.words for command in COMMANDS.values())
     commands = ("train ", "pretrain ", "rerank train", "rerank apply", "encode", "mine-negatives", "search", "compare")
     indexers = ("flat", "faiss", "sparse", "dense_sparse", "bm25", "impact", "lucene_hnsw", "milvus")

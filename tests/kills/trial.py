@@ -1,4 +1,4 @@
-"""One trial: a command is disturbed at some moment, what it left is looked at, and it is run again."""
+"""A trial: disturbs a command at some moment, checks its remains, and runs it again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPECTED = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 @dataclass
 class Trial:
-    """A disturbed command: its exit code, None if it had ended before, and what should not be so."""
+    """Result of a disturbed command: its exit code, None if it had ended before, and its failures."""
 
     name: str
     code: int | None = None
@@ -29,7 +29,7 @@ class Trial:
 
 
 class Bench:
-    """An empty folder in which commands are disturbed; what they read is in it too."""
+    """Folder for disturbed commands and their inputs, empty at first."""
 
     def __init__(self, folder, names):
         self.folder, self.work, self.inputs = folder, folder / "work", folder / "inputs"
@@ -40,7 +40,7 @@ class Bench:
         self.expected, self.states, self.seconds = {}, {}, {}
 
     def measure(self, name):
-        """Run a command undisturbed, twice, for what it writes and how long it takes."""
+        """Run a command undisturbed, twice, to measure its output and its time."""
         if name in self.expected:
             return
         outcomes, before = [], ""
@@ -56,7 +56,7 @@ class Bench:
         self.states[name] = before, self._hits() if COMMANDS[name].changes else ""
 
     def prepare(self, name):
-        """An empty folder to work in, but for what the command is to replace."""
+        """Return a working folder that contains only the folder that the command replaces."""
         for folder in (self.work, self.folder / "tmp"):
             shutil.rmtree(folder)
             folder.mkdir()
@@ -82,9 +82,9 @@ class Bench:
         assert self._run(line, folder, **options) == 0, f"rkit {line}\n{self.printed}"
 
     def kill(self, name, number, share, *, rank=0):
-        """Send a signal to a command after a share of its time, look at what it left, and run it again.
+        """Send a signal to a command after a share of its time, check its remains, and run it again.
 
-        Of several processes, the one of this rank gets the signal; an interrupt goes to all.
+        Of several processes, only this rank gets the signal, except for an interrupt.
         """
         self.measure(name)
         command, made, moment = COMMANDS[name], Trial(name), share * self.seconds[name]
@@ -117,7 +117,7 @@ class Bench:
         return made
 
     def fault(self, name, kind, source):
-        """Run a command while something is wrong with the machine, look at what it left, and run it again."""
+        """Run a command with a fault of the machine, check its remains, and run it again."""
         self.measure(name)
         command, made, prepare = COMMANDS[name], Trial(name), kind(source)
         self.prepare(name)
@@ -134,7 +134,7 @@ class Bench:
         return made
 
     def _check(self, made, earlier):
-        """That it left whole outputs or none, and that run again it writes what it would have written."""
+        """Check that outputs are whole or absent, and that the command writes the same output when it runs again."""
         command, now, expected = COMMANDS[made.name], digests(self.work), self.expected[made.name]
         for file in () if command.searched else now.keys() - {file for file in now if _hidden(file)}:
             if (
@@ -155,7 +155,7 @@ class Bench:
             made.problems.append("changed its inputs")
 
     def _outcome(self, name):
-        """All that a command that ended has left; of an index that is searched, what is found."""
+        """Return the digests of a command's output, or the hits of a searched index."""
         command, found = COMMANDS[name], digests(self.work)
         found |= {f"tmp/{file}": digest for file, digest in digests(self.folder / "tmp").items()}
         found = {file: "volatile" if Path(file).name in command.volatile else one for file, one in found.items()}
@@ -164,7 +164,7 @@ class Bench:
         return found
 
     def _hits(self):
-        """A digest of what is found in the index that a command writes."""
+        """Return a digest of the hits in the index that a command writes."""
         self._done(f"search out --queries {DATA} --k 5 --output found.trec", self.work)
         hits = self.work / "found.trec"
         try:
@@ -174,7 +174,7 @@ class Bench:
 
 
 def largest_file(source):
-    """A limit to the size of files, which stands for a disk that is full at some byte."""
+    """Limit the size of files, like a disk that is full."""
     size = int((1 << 18) ** source.uniform(0.6, 1.0))
 
     def prepare():
@@ -185,7 +185,7 @@ def largest_file(source):
 
 
 def failing_rename(source):
-    """Renames fail as over a network, from some rename on."""
+    """Make renames fail, from some rename on, as over a network."""
     number, first = source.choice((errno.EXDEV, errno.ESTALE, errno.EIO, errno.ENOSPC)), int(12 ** source.random())
 
     def prepare():
@@ -206,7 +206,7 @@ FAULTS = (largest_file, failing_rename)
 
 
 def digests(folder):
-    """Relative path -> digest of each file; without TensorBoard's files, whose names hold times."""
+    """Return relative path -> digest of each file, except TensorBoard's files, whose names contain times."""
     found = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder)

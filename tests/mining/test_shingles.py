@@ -30,7 +30,7 @@ def test_worked_cases():
     assert likeness([cut("red blue"), cut("blue red"), cut("")], cut("Red blue.")) == [1.0, 0.0, 0.0]
     assert likeness([cut("red")], cut("  ")) == [0.0]
     assert likeness([cut("", "A title"), cut("text", "A title")], cut("a title")) == [1.0, 0.0]
-    # 8 words have 4 shingles, 9 words have 5, of which 4 are shared.
+    # 8 words have 4 shingles, 9 words have 5; they share 4.
     eight = "the cat sat on the mat all day"
     assert likeness([cut(eight)], cut(f"{eight} long")) == [pytest.approx(4 / 5)]
 

@@ -20,7 +20,7 @@ from trainings import bytes_of, interrupt_at, log_of
 
 @pytest.fixture(scope="module")
 def many(tiny_collection, tmp_path_factory):
-    """126 examples with two hard negatives each, of which 50 are held out."""
+    """126 examples with two hard negatives each; 50 are held out."""
     file = tmp_path_factory.mktemp("many") / "examples.jsonl"
     ids = open_corpus(tiny_collection.corpus).ids()
     rows = []

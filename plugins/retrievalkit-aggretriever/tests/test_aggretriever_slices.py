@@ -122,7 +122,7 @@ def test_equals_plain_loops(seed, vocabulary, share, signed, rule, remainder, dr
 
 
 def test_auto_drops_of_berts_vocabulary_alone():
-    """Of another vocabulary nobody knows which ids are unused, so none is lost unless asked."""
+    """The unused ids of other vocabularies are unknown, so ids are dropped only on request."""
     assert table(BERT, 256) == Table(BERT, 256, 58, 0)
     assert table(BERT + 1, 256) == Table(BERT + 1, 256, 0, 197)
     assert table(BERT + 1, 256, remainder="drop") == Table(BERT + 1, 256, 59, 0)

@@ -148,7 +148,7 @@ def _answers(task: Task, items: Sequence[Any]) -> tuple[list[Any], float]:
     start = time.perf_counter()
     try:
         answers = list(task.run(items))
-    except BaseException as error:  # noqa: BLE001 - a panic of tokenizers is no Exception, but belongs to a request
+    except BaseException as error:  # noqa: BLE001 - a panic of tokenizers is not an Exception, but belongs to a request
         if len(items) == 1:
             answers = [error if isinstance(error, Exception) else RuntimeError(repr(error))]
         else:

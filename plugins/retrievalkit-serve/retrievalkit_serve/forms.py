@@ -69,7 +69,7 @@ class SearchForm(IndexesForm, _Documents):  # type: ignore[misc]
         json_schema_extra={"minimum": 0},
     )
     filter: str | None = Field(None, description=FILTER)
-    explain: bool = Field(True, description="Explain the scores.")
+    explain: bool = Field(False, description="Explain the scores; a vector index encodes the hits' texts to do so.")
     texts: bool = Field(False, description="Return the full texts of hits, too.")
 
 

@@ -38,7 +38,7 @@ def test_a_search_returns_the_hits_of_python(client, folders):
         ),
     )
     for body, index in cases:
-        answer = client.post("/search", json={"query": QUERY, "k": 5, "texts": True} | body).json()
+        answer = client.post("/search", json={"query": QUERY, "k": 5, "texts": True, "explain": True} | body).json()
         expected = index.search(QUERY, k=5)
         assert ids(answer) == [hit.id for hit in expected]
         if "indexes" in body:

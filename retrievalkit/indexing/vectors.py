@@ -193,7 +193,9 @@ class Vectors:
             return Representation(vectors, weights=weights, keys=keys)
         lengths = self.counts.tolist()
         padded, padded_keys = (
-            None if rows is None else torch.nn.utils.rnn.pad_sequence(list(rows.split(lengths)), batch_first=True)
+            None
+            if rows is None
+            else torch.nn.utils.rnn.pad_sequence(list(torch.split(rows, lengths)), batch_first=True)
             for rows in (vectors, keys)
         )
         mask = torch.arange(max(lengths)) < torch.from_numpy(self.counts)[:, None]

@@ -53,7 +53,7 @@ class DeviceBlocks:
 
     def _copied(self, first: int) -> Iterator[tuple[VectorBlock, torch.cuda.Event]]:
         """Start to copy the blocks from `first` on, on a stream of their own."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         blocks = itertools.islice(self.store.blocks(self._rows), first, None)
         for block in read_ahead(_mapped(block, _pinned) for block in blocks):
             # Pending kernels may read an earlier block, whose memory is used again.

@@ -69,8 +69,8 @@ class DeviceWeights(NamedTuple):
         if isinstance(weights, cls):
             return weights
         rows = weights.tocsr()
-        arrays = rows.indptr.astype(np.int32), rows.indices.astype(np.int32), rows.data.astype(np.float32)
-        return cls(*map(torch.from_numpy, arrays), rows.shape)
+        starts, terms = (torch.from_numpy(array.astype(np.int32)) for array in (rows.indptr, rows.indices))
+        return cls(starts, terms, torch.from_numpy(rows.data.astype(np.float32)), rows.shape)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> DeviceWeights:
         """Apply a function to the tensors, such as a copy to a device."""

@@ -150,7 +150,7 @@ def difference(rows: Rows, row: str, over: str, column: str) -> dict[str, Any] |
 def _gap(rows: Mapping[str, ResultRow], row: str, over: str, column: str) -> Cell | None:
     if not all(name in rows and column in rows[name].cells for name in (row, over)):
         return None
-    return rows[row].cells[column].less(rows[over].cells[column])
+    return rows[row].cells[column].minus(rows[over].cells[column])
 
 
 def _done(folder: Path) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -16,7 +16,7 @@ from retrievalkit.errors import DataError, OptionError, UnknownNameError
 if TYPE_CHECKING:
     import yaml
 
-_MOST_DIGITS = 300
+_MOST_DIGITS, _MOST_VALUES = 300, 100_000
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _CONSTANTS = {"true": True, "false": False, "null": None, "~": None}
@@ -85,7 +85,7 @@ def read_yaml(path: str | Path) -> Any:
     try:
         node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         if node is not None:
-            return _value(node, str(path))
+            return _value(node, str(path), iter(range(_MOST_VALUES)))
         problem, line = "the file is empty", None
     except UnicodeDecodeError as error:
         problem = f"byte 0x{error.object[error.start]:02x} is not UTF-8. Save the file as UTF-8"
@@ -100,11 +100,15 @@ def read_yaml(path: str | Path) -> Any:
     raise DataError(msg, file=path, line=line)
 
 
-def _value(node: yaml.Node, file: str) -> Any:
+def _value(node: yaml.Node, file: str, remaining: Iterator[int]) -> Any:
+    if next(remaining, None) is None:
+        # Aliases are expanded at each occurrence.
+        msg = f"the file has more than {_MOST_VALUES:,} values once its aliases (*name) are expanded. Use fewer."
+        raise DataError(msg, file=file, line=node.start_mark.line + 1)
     if node.id == "scalar":
         return scalar(node.value) if node.style is None else node.value
     if node.id == "sequence":
-        return [_value(item, file) for item in node.value]
+        return [_value(item, file, remaining) for item in node.value]
     section = Section(Place(file, node.start_mark.line + 1))
     for key_node, value_node in node.value:
         key, line = key_node.value, key_node.start_mark.line + 1
@@ -113,7 +117,7 @@ def _value(node: yaml.Node, file: str) -> Any:
             if key_node.id == "scalar":
                 msg = f"'{key}' occurs twice, first in line {section.places[key].line}. Remove one of them."
             raise DataError(msg, file=file, line=line)
-        section[key], section.places[key] = _value(value_node, file), Place(file, line)
+        section[key], section.places[key] = _value(value_node, file, remaining), Place(file, line)
     return section
 
 
@@ -140,7 +144,7 @@ def parse_set(settings: Iterable[str]) -> dict[str, Any]:
             import yaml
 
             try:
-                value = _value(yaml.compose(text, Loader=yaml.SafeLoader), setting)
+                value = _value(yaml.compose(text, Loader=yaml.SafeLoader), setting, iter(range(_MOST_VALUES)))
             except (yaml.YAMLError, DataError, RecursionError) as error:
                 msg = f"--set {setting!r}: the value cannot be read: {getattr(error, 'problem', error)}."
                 raise OptionError(msg) from None

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from retrievalkit.errors import DataError, UnknownNameError
 from retrievalkit.recipes.settings import NOWHERE, Place, Section, flatten
 
+_MOST_CHARACTERS = 1 << 20
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _STEP = "steps."
 
@@ -127,6 +128,9 @@ class Values:
                 self._filled[name] = fill(value, partial(self.look_up, place=place))
             finally:
                 self._open.pop()
+            # Values that each refer twice to the next would double in length at each level.
+            if len(str(self._filled[name])) > _MOST_CHARACTERS:
+                self.values.fail(f"the value '{name}' has more than {_MOST_CHARACTERS:,} characters.", name)
         return self._filled[name]
 
     def label(self, template: str, place: Place) -> str:

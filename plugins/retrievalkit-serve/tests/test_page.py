@@ -196,7 +196,7 @@ def test_the_page_reports_a_stopped_service(opened, folders):
 def test_a_hit_shows_reasons_and_the_scores_of_each_index(opened, client):
     page = opened(f"/?query={QUERY}")
     first = hits_of(page).first
-    hit = client.post("/search", json={"query": QUERY}).json()["hits"][0]
+    hit = client.post("/search", json={"query": QUERY, "explain": True}).json()["hits"][0]
     text = first.locator(".found").inner_text()
     for part in hit["found"]:
         assert part["index"] in text

@@ -1,6 +1,6 @@
 """The memory that each command may hold per row, derived from its data structures and checked by `growth.py`.
 
-Sizes are those of 64-bit CPython 3.11, rounded up to the 16 bytes of its allocator. If a structure is created while
+Sizes are for 64-bit CPython 3.11, rounded up to the 16 bytes of its allocator. If a structure is created while
 another still exists, both count; a buffer of limited size counts only for the rows that fill it.
 """
 

@@ -113,7 +113,7 @@ def _versions() -> dict[str, str]:
 def _forget_peak() -> None:
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
         sys.modules["torch"].cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):  # otherwise the peak is that of the whole process
+    with contextlib.suppress(OSError):  # otherwise the peak covers the whole process
         Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -146,7 +146,7 @@ def read_examples(
 
 
 def no_positive(count: int, source: str | Path) -> DataError:
-    """Return the error for a source of `count` examples, none of which has a positive."""
+    """Return the error for a source of `count` examples without any positive."""
     problem = f"it contains {counted(count, 'examples')}, but no positive." if count else "it contains no examples."
     return DataError(f"{problem} Training needs a passage that answers each query.", file=source)
 

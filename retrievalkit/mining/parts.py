@@ -54,7 +54,7 @@ class Mining:
             if not all(question.positives for question in self.questions):
                 msg = "positives 'retrieved' needs answers, but the examples have none. Add answers, or set 'keep'."
                 raise InputError(msg)
-            positives_note = "positives are those of the examples, and "
+            positives_note = "positives are taken from the examples, and "
         notices.note(
             f"No question has answers ('answers' is empty): {positives_note}no passage is dropped for containing one."
         )

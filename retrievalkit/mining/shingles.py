@@ -82,7 +82,7 @@ def repeats(texts: Sequence[Shingles], threshold: float) -> list[tuple[int, floa
     originals: list[tuple[int, float] | None] = [None] * len(texts)
     for later, earlier, coefficient in sorted(matches):
         best = originals[later]
-        # A dropped text is no reason to drop a later text.
+        # A later text is not dropped because of a dropped text.
         if originals[earlier] is None and (best is None or coefficient > best[1]):
             originals[later] = (earlier, coefficient)
     return originals

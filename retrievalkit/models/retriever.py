@@ -206,7 +206,7 @@ class Retriever(nn.Module):
     ) -> Retriever:
         """Recreate an untrained retriever from the `description` of a retriever from `create`.
 
-        The fingerprint is that of the description, without the `encoder_options`.
+        The fingerprint identifies the description, without the `encoder_options`.
         """
         model, encoder, pooler = description["model"], description["encoder"], description["pooler"]
         with missing_plugins_explained(description, model):

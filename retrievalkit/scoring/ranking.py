@@ -202,7 +202,7 @@ def check_k(k: int) -> None:
 def documents_of_vectors(
     vector_rows: np.ndarray, vector_scores: np.ndarray, k: int, *, m: int = 1, offsets: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert a query's top vectors to its top documents; the score of a document is that of its best vector.
+    """Convert a query's top vectors to its top documents; a document has the score of its best vector.
 
     If no document has more than m vectors, the top k*m vectors cover k documents, so the result is exact.
 

@@ -183,7 +183,7 @@ def together() -> Iterator[None]:
     """Leave the block in all processes or in none: the first process that fails reports, the others end silently.
 
     Raises:
-        SystemExit: Another process failed; the exit code is that of its error.
+        SystemExit: Another process failed; the exit code comes from its error.
     """
     if count() == 1:
         yield
@@ -304,7 +304,7 @@ class OutOfMemoryElsewhere(torch.OutOfMemoryError):
 class GradientSum:
     """Sums gradients over all processes in the last backward pass of a step, while it computes those of earlier layers.
 
-    The sums are those of the whole step. A gradient that a process lacks counts as 0; a weight without a gradient in
+    The sums cover the whole step. A gradient that a process lacks counts as 0; a weight without a gradient in
     any process keeps none.
 
     Args:

@@ -65,7 +65,7 @@ class Ranks(contracts.Workers):
     """Workers in the processes that torchrun started, including the main process.
 
     Args:
-        options: The cluster; the number of workers is that of the processes.
+        options: The cluster; there are as many workers as processes.
     """
 
     def map(

@@ -2,7 +2,7 @@
 
     rkit tune --model bert-base-uncased --corpus CORPUS --examples TRAIN --budget 20m --output DIR
 
-All other options are those of `rkit train`, and the same in each trial. `--resume` continues an interrupted search.
+All other options come from `rkit train`, and the same in each trial. `--resume` continues an interrupted search.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def test_many_vectors_give_a_run_and_one_gives_hits(raw):
 
 
 def test_with_passages_hits_have_texts_and_with_a_model_texts_are_queries(passages, model, dense, queries, tmp_path):
-    """As the index that the model built itself; ids are those of the passages."""
+    """As the index that the model built itself; ids equal those of the passages."""
     array = np.asarray(model.encode_documents(passages))
     index = rk.Index.build(passages, model, tmp_path / "index", vectors=array)
     assert index.search(queries, k=5) == dense.search(queries, k=5)

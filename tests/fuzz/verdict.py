@@ -94,7 +94,7 @@ def _names_input(message, target, trial):
     names |= {
         str(edit["value"]) for edit in trial.edits if edit["op"] == "set" and isinstance(edit["value"], str | int)
     }
-    # `compare` tells runs apart by their names, which are those of the files, shortened.
+    # `compare` tells runs apart by their names, the shortened names of the files.
     names.add(f"run '{Path(trial.damaged).stem}'")
     return any(name in message for name in names - {""})
 

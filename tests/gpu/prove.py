@@ -140,7 +140,7 @@ class Setting:
         return Retriever.create(self.model, pooler=pooler, seed=1).eval()
 
     def training(self, **options: Any) -> RetrieverTraining:
-        """A training of which single steps are computed, without dropout unless `encoder_options` set it."""
+        """A training whose single steps are computed, without dropout unless `encoder_options` set it."""
         chosen = {"encoder_options": {"dropout": 0.0}, "negatives": 2, "held_out": 0.0, "batch_size": 8}
         return RetrieverTraining(TrainOptions(**self.places | chosen | options, output=self.folder / "unused"))
 
@@ -567,7 +567,7 @@ def gradient_of(module: torch.nn.Module) -> Tensor:
 
 
 def compared(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], precision: str) -> Figures:
-    """Compare losses and gradients; in half precision, the gradient of a maximum may be that of another token."""
+    """Compare losses and gradients; in half precision, the gradient of a maximum may belong to another token."""
     of_loss, of_gradient = (relative(*pair) for pair in zip(found, expected, strict=True))
     if precision == "fp32":
         at_most(0.01, of_gradient)

@@ -86,7 +86,7 @@ class Running:
                 sys.exit(130)
 
         self.commands, self.printed = [], ""
-        # A signal that comes at once waits until the command can answer it.
+        # A signal that comes immediately waits until the command can answer it.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS[1:])
         for rank in range(processes):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else {}

@@ -99,9 +99,9 @@ def test_an_installed_plugin_is_loaded_and_its_output_goes_to_standard_error(ins
 @pytest.mark.parametrize(
     ("declared", "ours", "advice"),
     [
-        *((one, "1.0.3", None) for one in ("1", "1.0", "1.0.0", None)),  # the third number does not count
-        *((one, "0.2.3", None) for one in ("0.2", "0.2.0", "0.2.9", None)),
-        *((one, "0.2.3", "a version of the plugin for contract 0.2") for one in ("0", "0.1")),
+        *((version, "1.0.3", None) for version in ("1", "1.0", "1.0.0", None)),  # the third number does not count
+        *((version, "0.2.3", None) for version in ("0.2", "0.2.0", "0.2.9", None)),
+        *((version, "0.2.3", "a version of the plugin for contract 0.2") for version in ("0", "0.1")),
         ("0.3", "0.2.3", "a newer retrievalkit"),
         ("1", "2.0.0", "a version of the plugin for contract 2"),
         ("2.1", "1.4.0", "a newer retrievalkit"),

@@ -180,7 +180,7 @@ CASES = [
 
 @pytest.mark.parametrize(("pooler", "options"), CASES)
 def test_cached_gradients_equal_plain_gradients_with_the_same_dropout(request, pooler, options):
-    """And the random state afterwards is that of a plain step."""
+    """And the random state afterwards equals that of a plain step."""
     options = {"model": "tiny_model", "most": 2, **options}
     model, loss = request.getfixturevalue(options.pop("model")), options.pop("loss", lambda: None)()
     setting = Setting(model, pooler, **options, loss=loss)

@@ -86,7 +86,7 @@ def test_masked_tokens_do_not_depend_on_the_parts(step_of):
 
 @pytest.mark.parametrize("name", ["reranker", "pretraining"])
 def test_out_of_memory_the_parts_are_halved(programs, tmp_path, monkeypatch, name):
-    """The weights are those of the whole step, up to the order of sums; the manifest has the size that fitted."""
+    """The weights equal those of the whole step, up to the order of sums; the manifest has the size that fitted."""
     memory, start = DeviceMemory(1 << 20), Loop.__post_init__
 
     def limited(loop):

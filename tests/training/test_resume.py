@@ -139,7 +139,7 @@ def test_only_resume_continues(programs, tmp_path, monkeypatch, capfd, name):
         patch.setattr(token_store, "array", None)  # the corpus is not read again
         programs[name](tmp_path / "resumed", resume=True)
     assert "resuming after step 4 of 6\n" in capfd.readouterr().err
-    assert len(calls) == 8, "six steps, of which the last two are repeated"
+    assert len(calls) == 8, "six steps, and the last two again"
     assert bytes_of(tmp_path / "resumed") == bytes_of(tmp_path / "restarted")
     assert [line["step"] for line in log_of(tmp_path / "restarted")] == [2, 4, 6]
 

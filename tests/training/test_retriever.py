@@ -177,7 +177,7 @@ def test_gradient_caching_does_not_change_the_weights(quick, tmp_path):
 def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_time(
     quick, tmp_path, monkeypatch, tokens, halved
 ):
-    """The weights are those of a training that starts so, up to the order of sums; the manifest records the size."""
+    """The weights equal those of a training that starts so, up to the order of sums; the manifest records the size."""
     options = {"encoder_options": {"dropout": 0.0}, "learning_rate": 1e-3, "batch_size": 24, "held_out": 0}
     quick(tmp_path / "plain", **options)
     memory, load = DeviceMemory(tokens), Transformer._load_model

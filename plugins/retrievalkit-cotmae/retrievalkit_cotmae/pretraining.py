@@ -77,7 +77,7 @@ class CoTMAEv2(Pretrainer):
             ae_sparse: Weight of the AE decoder on the sparse view.
             ar_dense: Weight of the AR decoder on the dense view.
             ar_sparse: Weight of the AR decoder on the sparse view.
-            partners: Kinds of partner span, one of which is drawn per sample: the adjacent span ("nearby"), another
+            partners: Kinds of partner span; a kind is drawn per sample: the adjacent span ("nearby"), another
                 span at most 100 spans away ("random_sampled"), or some sentences of the span and those next to
                 them ("overlap").
             directions: Reconstruct each span from the other ("both"), or only the partner from the span ("one").

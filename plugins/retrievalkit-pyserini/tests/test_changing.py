@@ -38,8 +38,8 @@ def build(folder, texts, shards=None):
     return folder
 
 
-def assert_same(folder, anew):
-    first, other = open_index(folder).indexer, open_index(anew).indexer
+def assert_same(folder, rebuilt):
+    first, other = open_index(folder).indexer, open_index(rebuilt).indexer
     for k in (2, 20):
         (ids, scores), (wanted_ids, wanted) = first.search(QUERIES, k), other.search(QUERIES, k)
         assert ids == wanted_ids
@@ -82,9 +82,9 @@ def test_a_changed_index_equals_a_newly_built_index(tmp_path_factory, first, cha
             held = {name: version for name, version in held.items() if name not in which}
         else:
             change_index(index, compact=True)
-    anew = build(tmp_path / "new", held)
-    assert_same(index, anew)
-    counts, wanted = (read_manifest(place, "index")["counts"] for place in (index, anew))
+    rebuilt = build(tmp_path / "new", held)
+    assert_same(index, rebuilt)
+    counts, wanted = (read_manifest(place, "index")["counts"] for place in (index, rebuilt))
     assert (counts["texts"], counts["empty"]) == (wanted["texts"], wanted["empty"])
 
 

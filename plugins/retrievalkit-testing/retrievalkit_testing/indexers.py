@@ -417,7 +417,7 @@ _SAVED = ("build_open_search", "form", "inputs_unchanged", "same_twice", "no_mem
 
 @INDEXERS.property(after=_SAVED, draws="large", examples=10)
 def brute_force(case: IndexerCase, drawn: Drawn) -> None:
-    """Hits and scores are those of brute force with the scoring rule, of up to 5,000 texts in several shards."""
+    """Hits and scores equal those of brute force with the scoring rule, of up to 5,000 texts in several shards."""
     case.only(*_VECTORS)
     count = drawn["texts"]
     cuts = sorted({count * part // drawn["shards"] for part in range(1, drawn["shards"])} - {0, count})

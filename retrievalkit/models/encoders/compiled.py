@@ -33,7 +33,7 @@ from retrievalkit.reporting import notices
 
 _DESCRIPTION = "encoder.json"
 _TOKEN_IDS = ("unk_token_id", "sep_token_id", "pad_token_id", "cls_token_id", "mask_token_id", "eos_token_id")
-# The precision, and whether several threads compute at once.
+# The precision, and whether several threads compute at a time.
 _COMPUTING: ContextVar[tuple[Precision, bool]] = ContextVar("computing", default=("fp32", False))
 
 

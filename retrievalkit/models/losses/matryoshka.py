@@ -55,7 +55,7 @@ class Matryoshka(Loss):
         ignore: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> LossValue:
-        """Compute the sum; its terms are those of whole vectors, and `matryoshka_M` for the first M dimensions."""
+        """Compute the sum; it has the terms of whole vectors, and `matryoshka_M` for the first M dimensions."""
         whole = self.inner(queries, documents, positives, progress, ignore, teacher)
         total, terms = whole.total, dict(whole.terms)
         normalize = _are_normalized(queries) and _are_normalized(documents)

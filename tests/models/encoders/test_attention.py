@@ -56,7 +56,7 @@ def test_attention_without_dropout_or_with_a_causal_mask_equals_torchs(rate):
 @pytest.mark.parametrize("form", ["none", "bool", "one row", "added"])
 @pytest.mark.parametrize("group", [1, 1 << 19], ids=["text by text", "all texts at once"])
 def test_bf16_attention_and_its_gradients_are_near_the_plain_expression(form, group, monkeypatch):
-    """The tolerance is that of bf16; a wrong sign or factor would exceed it by far."""
+    """The tolerance suits bf16; a wrong sign or factor would exceed it by far."""
     monkeypatch.setattr(module, "_GROUP", group)
     query, key, value, outer = inputs(3, 2, 16, 8) + inputs(3, 16, 2, 8)[:1]
     mask, added = masks(form, 3, 16, torch.float32)

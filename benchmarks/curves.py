@@ -24,7 +24,7 @@ import data
 
 
 def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
-    """Yield the seconds of both sides at each size, the smaller of two rounds; other options have the sizes of the guard."""
+    """Yield the seconds of both sides at each size, the smaller of two rounds; other options are as in the guard."""
     for size in case.grows[option]:
         with tempfile.TemporaryDirectory() as folder:
             pair = Pair(case, Path(folder), {**case.small, option: size}, venvs)

@@ -71,12 +71,14 @@ class Places:
         """Read the record of `size` bytes at `start`."""
         number = int(self._bases.searchsorted(start, side="right")) - 1
         file = self._files[number]
-        if stamp(file) != self._stamps[number]:
-            msg = "the file changed while it was being read. Start again."
-            raise DataError(msg, file=file)
         with reading(file), file.open("rb") as stream:
             stream.seek(start - int(self._bases[number]))
-            return parse_record(stream.read(size), str(file), self._tables[number])
+            raw = stream.read(size)
+            # After the read, so that a change during it is seen too.
+            if stamp(stream.fileno()) != self._stamps[number]:
+                msg = "the file changed while it was being read. Start again."
+                raise DataError(msg, file=file)
+        return parse_record(raw, str(file), self._tables[number])
 
 
 class Positions:

@@ -241,9 +241,6 @@ class RunFile(Mapping[str, Hits]):
 
     def _raw(self, number: int) -> bytes:
         """Return the lines of a query."""
-        if files.stamp(self._stream.fileno()) != self._stamp:
-            msg = "the file changed while it was being read. Start again."
-            raise DataError(msg, file=self.path)
         place = bisect_left(self._queries, number)
         parts = []
         while place < len(self._queries) and self._queries[place] == number:
@@ -251,6 +248,10 @@ class RunFile(Mapping[str, Hits]):
             part = self._stream.read(self._sizes[place])
             parts.append(part if part.endswith(b"\n") else part + b"\n")
             place += 1
+        # After the reads, so that a change during them is seen too.
+        if files.stamp(self._stream.fileno()) != self._stamp:
+            msg = "the file changed while it was being read. Start again."
+            raise DataError(msg, file=self.path)
         return b"".join(parts)
 
     def _report_damage(self) -> None:

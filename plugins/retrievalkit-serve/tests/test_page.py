@@ -197,11 +197,12 @@ def test_a_hit_shows_reasons_and_the_scores_of_each_index(opened, client):
     page = opened(f"/?query={QUERY}")
     first = hits_of(page).first
     hit = client.post("/search", json={"query": QUERY, "explain": True}).json()["hits"][0]
+    # Reasons follow the hits, in a second request.
+    playwright.expect(first.locator(".found")).to_contain_text(hit["found"][1]["tokens"][0]["query"])
     text = first.locator(".found").inner_text()
     for part in hit["found"]:
         assert part["index"] in text
         assert f"#{part['rank']}" in text
-    assert hit["found"][1]["tokens"][0]["query"] in text
     marks = [mark.inner_text() for mark in first.locator(".snippet mark").all()]
     assert marks == hit["matches"]
     page.keyboard.press("Escape")

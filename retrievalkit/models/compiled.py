@@ -3,7 +3,7 @@
 Torch exports graphs on first use, of an encoder's layers or of a pooler. They are cached:
 
     ~/.cache/retrievalkit/graphs/MODEL/       encoder.json; NAME.xml and NAME.bin, or NAME.onnx: layers
-    ~/.cache/retrievalkit/graphs/RETRIEVER/   retriever.json; query.xml and document.xml: the pooler by side
+    ~/.cache/retrievalkit/graphs/RETRIEVER/   retriever.json; query.xml, document.xml or both.xml: the pooler
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ is cheap and works with every indexer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
 
     Tokenize = Callable[[Sequence[Text], Side], list[list[int]]]
+    _ReasonOf = Callable[[str], Found | None]
 
 MOST = 20
 """Maximum number of terms or token pairs per hit; fewer are printed."""
 
 MOST_SENTENCES = 20
 """Maximum number of sentences per text that are compared with the query."""
+
+_UNEXPLAINED = dict[str, Found]().get
 
 
 def described(
@@ -47,39 +50,38 @@ def described(
     candidates: Candidates | None = None,
     passages: Mapping[str, Hits] | None = None,
     why: bool = True,
-) -> list[DescribedHit]:
-    """Add texts and explanations (see `explain`) to hits; for a document, to its `passages`."""
+) -> Iterator[DescribedHit]:
+    """Yield hits with texts and explanations (see `explain`); of a document, with those of its `passages`."""
+
+    def texts(chosen: Hits, why: bool) -> Iterator[DescribedHit]:
+        reasons = explain(searcher, query, chosen, corpus=corpus, candidates=candidates, why=why)
+        return describe_hits(chosen, query.text, corpus, reasons)
+
     if not passages:
-        reasons = explain(searcher, query, hits, corpus=corpus, candidates=candidates, why=why)
-        return describe_hits(hits, query.text, corpus, reasons)
-    texts = {hit[0]: passages.get(hit[0], [hit]) for hit in hits}
-    shown = [text for group in texts.values() for text in group[:SHOWN_PASSAGES]]
-    rest = [text for group in texts.values() for text in group[SHOWN_PASSAGES:]]
-    reasons = [
-        *explain(searcher, query, shown, corpus=corpus, candidates=candidates, why=why),
-        *explain(searcher, query, rest, corpus=corpus, candidates=candidates, why=False),
-    ]
-    by_id = {hit.id: hit for hit in describe_hits([*shown, *rest], query.text, corpus, reasons)}
-    documents = []
-    for rank, (document, score) in enumerate(hits, 1):
-        parts = tuple(replace(by_id[text], rank=place) for place, (text, _) in enumerate(texts[document], 1))
+        yield from texts(hits, why)
+        return
+    groups = [passages.get(hit[0], [hit]) for hit in hits]
+    shown = texts([text for group in groups for text in group[:SHOWN_PASSAGES]], why)
+    rest = texts([text for group in groups for text in group[SHOWN_PASSAGES:]], False)
+    for rank, ((document, score), group) in enumerate(zip(hits, groups, strict=True), 1):
+        inner = chain(islice(shown, len(group[:SHOWN_PASSAGES])), islice(rest, len(group[SHOWN_PASSAGES:])))
+        parts = tuple(replace(text, rank=place) for place, text in enumerate(inner, 1))
         shown_parts = parts if document in passages else ()
-        documents.append(replace(parts[0], rank=rank, score=score, id=document, passages=shown_parts))
-    return documents
+        yield replace(parts[0], rank=rank, score=score, id=document, passages=shown_parts)
 
 
 def explain(
     searcher: Searcher,
     query: Query,
-    hits: Sequence[tuple[str, float]],
+    hits: Hits,
     *,
     corpus: Corpus | None,
     candidates: Candidates | None = None,
     why: bool = True,
-) -> list[tuple[Found, ...]]:
+) -> Iterator[tuple[Found, ...]]:
     """Explain each hit, source by source; without a corpus, vector scores are not explained.
 
-    `candidates` holds the hits of each source if several were searched. Without `why`, return only ranks and scores.
+    `candidates` holds the hits of each source if several were searched. Without `why`, yield only ranks and scores.
     """
     ids = [document for document, _ in hits]
     rows: list[int] = []
@@ -89,41 +91,44 @@ def explain(
         rows = [row_of[document] for document in ids]
     columns = []
     for number, source in enumerate(searcher.sources):
-        reasons = _reasons(searcher, source, query, ids, corpus) if why else {}
+        reason_of: _ReasonOf = _reasons(searcher, source, query, ids, corpus) if why else _UNEXPLAINED
         ranked: list[tuple[int | None, float | None]] = [(rank, score) for rank, (_, score) in enumerate(hits, 1)]
         if candidates is not None:
             # This source scored a hit without a rank, but did not retrieve it.
             pairs = zip(candidates.ranks[rows, number].tolist(), candidates.scores[rows, number].tolist(), strict=True)
             ranked = [(rank or None, None if math.isnan(score) else score) for rank, score in pairs]
-        column = [
-            replace(reasons.get(document, Found("")), index=source.label, rank=rank, score=score)
-            for document, (rank, score) in zip(ids, ranked, strict=True)
-        ]
-        columns.append(column)
-    return list(zip(*columns, strict=True))
+        columns.append((source.label, reason_of, ranked))
+    for row, document in enumerate(ids):
+        yield tuple(
+            replace(reason_of(document) or Found(""), index=label, rank=ranked[row][0], score=ranked[row][1])
+            for label, reason_of, ranked in columns
+        )
 
 
-def _reasons(
-    searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None
-) -> dict[str, Found]:
+def _reasons(searcher: Searcher, source: Source, query: Query, ids: Sequence[str], corpus: Corpus | None) -> _ReasonOf:
     """Explain documents' scores in one source, where possible: by terms, vectors, sentences or token pairs."""
     if not isinstance(source, OpenIndex) or not ids:
-        return {}
+        return _UNEXPLAINED
     if not source.needs_encoding:
         try:
             terms_of = source.indexer.contributions(query.text, ids)
         except UnsupportedError:
-            return {}
-        return {document: Found("", terms=terms) for document, terms in zip(ids, terms_of, strict=True)}
+            return _UNEXPLAINED
+        return {document: Found("", terms=terms) for document, terms in zip(ids, terms_of, strict=True)}.get
     passages = {} if corpus is None else corpus.find(ids)
     texts = {document: passages[document].content for document in ids if document in passages}
     if not texts:
-        return {}
+        return _UNEXPLAINED
     if (compiled := searcher.encoders.compiled(source)) is not None:
-        with notices.gathered():
-            vector = compiled.encode([query.content], "query")[0]
-            nearest = _by_sentences(vector, list(texts.values()), compiled.tokenize, compiled.encode)
-            return dict(zip(texts, nearest, strict=True))
+        vector = compiled.encode([query.content], "query")[0]
+
+        def nearest(document: str) -> Found | None:
+            # Text by text, so that the first hit does not wait for the sentences of the others.
+            chosen = [texts[document]] if document in texts else []
+            with notices.gathered():
+                return next(iter(_by_sentences(vector, chosen, compiled.tokenize, compiled.encode)), None)
+
+        return nearest
     # Imported late: importing torch would take most of the time of a search that does not need it.
     from retrievalkit.scoring import scores, viewed
 
@@ -140,7 +145,7 @@ def _reasons(
                 return retriever.tower(side).tokenize(sentences, side)
 
             vector = np.asarray(queries.vectors)[0, 0]
-            return dict(zip(texts, _by_sentences(vector, list(texts.values()), tokenize, encode), strict=True))
+            return dict(zip(texts, _by_sentences(vector, list(texts.values()), tokenize, encode), strict=True)).get
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if queries.vectors is not None:
@@ -158,7 +163,7 @@ def _reasons(
                 dense = scores(replace(queries, weights=None), replace(documents, weights=None))[0].tolist()
                 parts = zip(reasons, dense, products.sum(dim=1).tolist(), strict=True)
                 reasons = [replace(reason, dense=score, lexical=lexical) for reason, score, lexical in parts]
-    return dict(zip(texts, reasons, strict=True))
+    return dict(zip(texts, reasons, strict=True)).get
 
 
 def _vectors(representation: Representation) -> int:

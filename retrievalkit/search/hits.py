@@ -6,8 +6,9 @@ sentence or token pairs nearest to the query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -123,24 +124,21 @@ def _short(value: Any) -> Any:
 
 
 def describe_hits(
-    hits: Sequence[tuple[str, float]], query: str, corpus: Corpus | None, found: Sequence[Sequence[Found]] = ()
-) -> list[DescribedHit]:
-    """Add title and snippet to hits whose texts are in the corpus."""
+    hits: Sequence[tuple[str, float]], query: str, corpus: Corpus | None, found: Iterable[Sequence[Found]] = ()
+) -> Iterator[DescribedHit]:
+    """Yield hits with title and snippet, if their texts are in the corpus."""
     passages = {} if corpus is None else corpus.find(document_id for document_id, _ in hits)
-    described = []
-    for rank, (document_id, score) in enumerate(hits, 1):
-        reasons = tuple(found[rank - 1]) if found else ()
+    for rank, ((document_id, score), reasons) in enumerate(zip(hits, chain(found, repeat(())), strict=False), 1):
         if (passage := passages.get(document_id)) is None:
-            described.append(DescribedHit(rank, score, document_id, found=reasons))
+            yield DescribedHit(rank, score, document_id, found=tuple(reasons))
             continue
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
         text = snippet(passage.text, query, terms=terms)
         marked = matches(text, query, terms)
         if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
             text = snippet(passage.text, nearest)
-        details = (passage.title, text, marked, reasons, passage.text, passage.fields)
-        described.append(DescribedHit(rank, score, document_id, *details))
-    return described
+        details = (passage.title, text, marked, tuple(reasons), passage.text, passage.fields)
+        yield DescribedHit(rank, score, document_id, *details)
 
 
 def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], indexes: Sequence[str]) -> None:
@@ -157,13 +155,12 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
         write_run(path, {"query": [(hit.id, hit.score) for hit in hits]})
 
 
-def render(hits: Sequence[DescribedHit], console: Console) -> None:
-    """Print hits, wrapped on a terminal; elsewhere each part is a line of any length, for programs."""
+def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]:
+    """Print hits as they come, and return them: wrapped on a terminal, else each part on a line, for programs."""
     from rich.padding import Padding
     from rich.text import Text
 
-    if not hits:
-        console.print("nothing found")
+    printed = []
     for hit in hits:
         head = Text(f"{hit.rank:>3}  ")
         head.append(printable(hit.title or hit.id), style="bold")
@@ -196,6 +193,11 @@ def render(hits: Sequence[DescribedHit], console: Console) -> None:
         else:
             for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
                 console.print(line, soft_wrap=True)
+        console.file.flush()
+        printed.append(hit)
+    if not printed:
+        console.print("nothing found")
+    return printed
 
 
 def _fields_line(fields: Mapping[str, Value]) -> str:

@@ -140,15 +140,16 @@ def search(options: SearchOptions) -> None:
         def answer(text: str, k: int) -> Sequence[DescribedHit]:
             # On a terminal the query is already visible.
             sys.stdout.write(f"{printable(text)}\n" if echoes else "")
-            hits = searching.hits(text, k, filter=options.filter, documents=documents, explain=why)
+            hits = searching.each(text, k, filter=options.filter, documents=documents, explain=why)
             if options.as_json:
-                value = {"query": text, "hits": [hit.to_json() for hit in hits]}
+                shown: Sequence[DescribedHit] = list(hits)
+                value = {"query": text, "hits": [hit.to_json() for hit in shown]}
                 sys.stdout.write(_json(value, indent=None if options.interactive else 2))
             else:
-                render(hits, Console(highlight=False))
+                shown = render(hits, Console(highlight=False))
                 sys.stdout.write("\n" if options.interactive else "")
             sys.stdout.flush()
-            return hits
+            return shown
 
         if options.query is None:
             # Notes are printed immediately, as a session may be long.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
@@ -184,7 +184,8 @@ class Searching:
         with notices.collected(strict=strict):
             if isinstance(query, str):
                 documents = kinds.scored("document")
-                return self.hits(query, hit_count(k, HITS_TO_READ), filter=filter, documents=documents, explain=explain)
+                count = hit_count(k, HITS_TO_READ)
+                return Hits(query, self.each(query, count, filter=filter, documents=documents, explain=explain))
             if inputs.are_vectors(query):
                 return self._by_vectors(query, k, filter, kinds)
             queries = None if query is None else read_queries(inputs.queries(query), split)
@@ -220,7 +221,7 @@ class Searching:
             if unknown := [name for name in names if name not in set(candidates.ids)]:
                 msg = f"'{unknown[0]}' is not among the hits of '{query}'. Give hits of this query."
                 raise InputError(msg)
-        return self._described(searcher, texts, checked, (pairs, candidates, passages), explain)
+        return Hits(query, self._described(searcher, texts, checked, (pairs, candidates, passages), explain))
 
     def warm(self) -> Self:
         """Load what the first query would load: the query encoders and the index of the texts."""
@@ -286,9 +287,9 @@ class Searching:
             runs = find(searcher, queries, count, self.fusion, depth=depth, filter=filter, documents=documents, ask=ask)
             return Run.of(runs, self.name)
         results = searcher.search(ask(queries), count, self.fusion, self.depth, filter, documents)
-        return self._described(searcher, texts, queries[0], results.of(0), False)
+        return Hits("", self._described(searcher, texts, queries[0], results.of(0), False))
 
-    def hits(
+    def each(
         self,
         text: str,
         k: int,
@@ -296,17 +297,21 @@ class Searching:
         filter: str | None = None,
         documents: DocumentScore | None = None,
         explain: bool = True,
-    ) -> Hits:
-        """Return a query's hits with their texts and, unless `explain` is False, explanations of their scores."""
+    ) -> Iterator[Hit]:
+        """Yield a query's hits with their texts and, unless `explain` is False, explanations of their scores."""
         query, (searcher, texts) = _query(text), self._opened_texts()
         results = searcher.search(searcher.ask([query]), k, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, query, results.of(0), explain)
 
-    def _described(self, searcher: Searcher, texts: Corpus | None, query: Query, answer: Answer, why: bool) -> Hits:
+    def _described(
+        self, searcher: Searcher, texts: Corpus | None, query: Query, answer: Answer, why: bool
+    ) -> Iterator[Hit]:
         hits, candidates, passages = answer
         with self._reading:
-            readable = described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why)
-        return Hits(query.text, map(Hit.of, readable))
+            yield from map(
+                Hit.of,
+                described(searcher, query, hits, corpus=texts, candidates=candidates, passages=passages, why=why),
+            )
 
     def _opened_texts(self) -> tuple[Searcher, Corpus | None]:
         """Return the searcher and the corpus of its hits."""

@@ -33,7 +33,7 @@ from retrievalkit.storage.manifest import (
     read_manifest,
     write_manifest,
 )
-from retrievalkit.storage.object_cache import PARTIAL, VECTORS, cache_folder, local, sent, store_of
+from retrievalkit.storage.object_cache import PARTIAL, VECTORS, local, sent, store_of
 from retrievalkit.storage.outputs import (
     MANIFEST,
     check_output,
@@ -49,7 +49,15 @@ from retrievalkit.storage.outputs import (
     write_folder,
     write_json,
 )
-from retrievalkit.storage.places import absolute, check_output_file, is_address, is_stream, named, place_of
+from retrievalkit.storage.places import (
+    absolute,
+    cache_folder,
+    check_output_file,
+    is_address,
+    is_stream,
+    named,
+    place_of,
+)
 from retrievalkit.storage.stores import Store
 
 __all__ = [

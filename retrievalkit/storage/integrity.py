@@ -13,14 +13,15 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.manifest import kind_of, read_manifest
-from retrievalkit.storage.outputs import MANIFEST
+from retrievalkit.storage.outputs import MANIFEST, write_json
+from retrievalkit.storage.places import cache_folder
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name, relative to the folder and with slashes -> {"bytes": size, "blake2b": checksum}."""
@@ -31,6 +32,8 @@ VERIFY = "RKIT_VERIFY"
 _THREADS = 8
 _SILENT_SECONDS = 2.0
 _MEGABYTE = 1 << 20
+_LARGE = 16 * _MEGABYTE
+_SETTLED = 2 * 10**9  # ns
 
 Result = TypeVar("Result")
 Counter = Callable[[int], None]
@@ -67,7 +70,29 @@ def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST,
     folder = Path(folder)
     names = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     counted = [name for name in names if not any(part in skip or part.startswith(".") for part in name.parts)]
-    return fingerprint_value({name.as_posix(): fingerprint_file(folder / name) for name in counted})
+    return fingerprint_value(_digests(folder, [name.as_posix() for name in counted]))
+
+
+def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the fingerprint of each file; for large files unchanged since an earlier call, from the user's cache."""
+    cached = cache_folder("fingerprints") / f"{fingerprint_value(os.path.realpath(folder))}.json"
+    known: dict[str, Any] = {}
+    if os.environ.get(VERIFY) != "1":
+        with suppress(OSError, ValueError):
+            known = json.loads(cached.read_text(encoding="utf-8"))
+    digests, current, settled = dict[str, str](), dict[str, Any](), time.time_ns() - _SETTLED
+    for name in names:
+        status = (folder / name).stat()
+        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        *before, digest = known.get(name, [None])
+        digests[name] = digest if before == state else fingerprint_file(folder / name)
+        # A later change within the clock's resolution would leave the times of a new file as they are.
+        if status.st_size >= _LARGE and status.st_ctime_ns < settled:
+            current[name] = [*state, digests[name]]
+    if current != known:
+        with suppress(OSError):
+            write_json(cached, current)
+    return digests
 
 
 def is_inner_name(name: str) -> bool:

@@ -26,7 +26,7 @@ from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.integrity import Counter, describe_file, fingerprint_value, for_each_file, is_inner_name
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST, discard, full_disk_named
-from retrievalkit.storage.places import ADDRESSES, is_address
+from retrievalkit.storage.places import ADDRESSES, cache_folder, is_address
 from retrievalkit.storage.stores import Store
 
 PARTIAL = ".partial"
@@ -204,11 +204,3 @@ def _fetch(store: Store, folder: Path, names: Mapping[str, int], listed: Mapping
     paths = {name: folder / name for name in names}
     missing = [name for name, path in paths.items() if not path.exists() or path.stat().st_size != names[name]]
     for_each_file(f"fetch '{store.url}'", {name: names[name] for name in missing}, fetch)
-
-
-def cache_folder(kind: str) -> Path:
-    """Return the folder of the user's cache for one kind of content, such as "objects"."""
-    place = os.environ.get("XDG_CACHE_HOME", "")
-    # Links are resolved, as in messages about files.
-    home = os.path.realpath(place if os.path.isabs(place) else os.path.expanduser("~/.cache"))
-    return Path(home) / "retrievalkit" / kind

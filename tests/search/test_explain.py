@@ -66,7 +66,7 @@ def searcher_of(sources, retriever):
 def explained(source, retriever=None, *, hits=(("a", 2.0), ("b", 1.0)), corpus=CORPUS, searcher=None, **options):
     sources = [source] if not isinstance(source, list) else source
     searcher = searcher or searcher_of(sources, retriever)
-    return explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options)
+    return list(explain(searcher, Query("q", "asked"), hits, corpus=corpus, **options))
 
 
 def vectors(*rows):

@@ -32,7 +32,7 @@ def read(monkeypatch):
     """The names of the files that were read, in order."""
     names, digest = [], integrity.fingerprint_file
     monkeypatch.setattr(
-        integrity, "fingerprint_file", lambda path, stop: (names.append(path.name), digest(path, stop))[1]
+        integrity, "fingerprint_file", lambda path, *stop: (names.append(path.name), digest(path, *stop))[1]
     )
     return names
 
@@ -69,6 +69,22 @@ def test_an_unlisted_file_is_refused(folder):
     storage.check_unlisted(folder, files, skip=("more.bin",), remedy=REMEDY)
     del files["inner/two.bin"]  # as of a damaged manifest of ours, which leaves out what it lists
     storage.check_unlisted(folder, files, remedy=REMEDY)
+
+
+def test_large_files_are_read_again_only_after_a_change(folder, read, monkeypatch):
+    monkeypatch.setattr(integrity, "_LARGE", 300_000)
+    monkeypatch.setattr(integrity, "_SETTLED", 0)
+    before = storage.fingerprint_folder(folder)
+    assert storage.fingerprint_folder(folder) == before
+    assert sorted(read) == ["one.bin", "two.bin"]
+    with storage.verifying():
+        assert storage.fingerprint_folder(folder) == before
+    assert len(read) == 4
+    changed = (folder / "one.bin").stat()
+    (folder / "one.bin").write_bytes(b"x" * 300_000)
+    os.utime(folder / "one.bin", ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    assert storage.fingerprint_folder(folder) != before
+    assert read[4:] == ["one.bin"]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def describe(
 ) -> list[DescribedHit]:
     """Return the hits of a query with texts, and explanations of their scores."""
     ids = [passage for hit in pairs for passage, _ in passages.get(hit[0], [hit])]
-    return described_hits(
+    hits = described_hits(
         collection.searcher(choice.labels),
         Query("query", text),
         pairs,
@@ -130,6 +130,7 @@ def describe(
         passages=passages,
         why=why,
     )
+    return list(hits)
 
 
 def explain(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from retrievalkit.contracts import Batch, Pooler, Side, TokenStates
+from retrievalkit.contracts import SIDES, Batch, Pooler, Side, TokenStates
 from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.architectures import first_position
@@ -88,7 +88,7 @@ class CompiledTransformer(Transformer):
             msg = "the pooler needs other tokens than those of a text, or the tokenizer is slow"
             raise ExportError(msg)
 
-        def pooled(inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        def pooled(inputs: Mapping[str, Tensor], side: Side = side) -> list[Tensor]:
             # A pooler that reads the tokens themselves raises an exception.
             tokens: Any = None
             states = {layer: inputs[name] for layer, name in names.items()}
@@ -104,7 +104,11 @@ class CompiledTransformer(Transformer):
             example = self._example(("attention_mask",), texts, tokens)
             return {**example, **{name: states + layer for layer, name in names.items()}}
 
-        graph = Graph("openvino", lambda: pooler, pooled, examples, folder=folder, name=side)
+        name: str = side
+        with suppress(Exception):  # the export reports it
+            # A graph that both sides share is compiled once.
+            name = "both" if torch.equal(*(pooled(examples(2, 9), each)[0] for each in SIDES)) else side
+        graph = Graph("openvino", lambda: pooler, pooled, examples, folder=folder, name=name)
         stored = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))["tokenizer"]
         settings = {name: stored[name] for name in ("tokenizer", "truncation_side")}
         settings |= {"prefix": self.prefixes[side], "title": self.title, "length": self.lengths[side], "end": self.end}

@@ -266,6 +266,8 @@ def page() -> str:
     """Return all results as Markdown."""
     parts = ["# Results", "Written by bench.py; each row's commit, date, machine and versions are in its JSON file."]
     parts += [f"## {title}\n\n{table(folder)}" for title, folder in _FOLDERS.items()]
+    if (curves := RESULTS / "curves.json").exists():
+        parts.append(f"## Growth\n\n{growth(json.loads(curves.read_text())['curves'])}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -277,6 +279,18 @@ def table(folder: Path) -> str:
     rows = [_row(case, json.loads(path.read_text())) for case, path in paths if path.exists()]
     lines = [head.split(" | "), ["---"] * len(head.split(" | ")), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def growth(curves: Mapping[str, Any]) -> str:
+    """Time and peak memory of our side by size (`curves.py`), as a table."""
+    lines = [["case: option", "sizes", "seconds", "slope", "peak MB", "slope"], ["---"] * 6]
+    for name, curve in curves.items():
+        sizes, seconds, peaks = ([point[of] for point in curve["points"]] for of in ("size", "seconds", "peak MB"))
+        shown = [" / ".join(f"{value:{form}}" for value in values) for values, form in
+                 ((sizes, ","), (seconds, ".3g"), (peaks, ",.0f"))]  # fmt: skip
+        slopes = curve["slopes"]
+        lines.append([name, shown[0], shown[1], str(slopes["seconds"]), shown[2], str(slopes["peak MB"])])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _row(case: Case, result: Mapping[str, Any]) -> list[str]:

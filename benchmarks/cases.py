@@ -32,7 +32,7 @@ class Case:
         venv: The peer's environment.
         small: Options of a pair that takes seconds, for the guard.
         guarded: True if the guard measures it.
-        grows: Values of options, for the curves.
+        grows: Values of an option, the middle one as usual, for the growth of our side; other options are as usual.
     """
 
     name: str
@@ -100,7 +100,7 @@ CASES = (
         only_ours={"precision": "auto"},
         **_ENCODE,
         guarded=True,
-        grows={"count": (256, 800, 2560), "length": (16, 64, 200)},
+        grows={"count": (25, 256, 2560), "length": (16, 64, 200)},
     ),
     Case(
         name="encode_openvino",
@@ -130,6 +130,7 @@ CASES = (
             check="best",
             venv=_OPENVINO,
             small={"count": 128},
+            grows={"count": (64, 512, 5120)} if name == "encode_int8" else {},
         )
         for name, peer, function, only, settings in (
             ("encode_int8", "sentence-transformers, OpenVINO int8", "encode", _INT8, _STATIC),
@@ -162,6 +163,7 @@ CASES = (
         check="cosine",
         tolerance=0.999,
         venv=_OPENVINO,
+        grows={"count": (50, 500, 5000)},
     ),
     Case(
         name="query",
@@ -179,6 +181,7 @@ CASES = (
         venv=_OPENVINO,
         small={"count": 50},
         guarded=True,
+        grows={"count": (10, 100, 1000)},
     ),
     Case(
         name="query_int8",
@@ -194,6 +197,7 @@ CASES = (
         only_theirs=_INT8,
         check="best",
         venv=_OPENVINO,
+        grows={"count": (50, 100, 1000)},
     ),
     Case(
         name="search_command",
@@ -208,6 +212,7 @@ CASES = (
         options={"count": 20_000},
         check="hits",
         tolerance=0.9,
+        grows={"count": (2000, 20_000, 100_000)},
     ),
     Case(
         name="train",
@@ -221,7 +226,7 @@ CASES = (
         **_TRAIN,
         small={"batch": 16},
         guarded=True,
-        grows={"steps": (1, 3, 10)},
+        grows={"steps": (1, 3, 10), "batch": (16, 64, 160)},
     ),
     Case(
         name="train_cached",
@@ -233,6 +238,7 @@ CASES = (
         options={"batch": 256, "steps": 1, "length": 128, "negatives": 0, "micro": 32},
         tolerance=0.02,
         **_TRAIN,
+        grows={"steps": (1, 3, 10)},
     ),
     Case(
         name="train_tevatron",
@@ -257,6 +263,7 @@ CASES = (
         check="cosine",
         tolerance=0.999,
         venv=_LATE,
+        grows={"count": (13, 128, 1280)},
     ),
     Case(
         name="colbert_train",
@@ -270,6 +277,7 @@ CASES = (
         tolerance=0.02,
         venv=_LATE,
         **_TRAIN,
+        grows={"steps": (1, 3, 10)},
     ),
     Case(
         name="colbert_search",
@@ -286,6 +294,7 @@ CASES = (
         check="hits",
         tolerance=0.8,
         venv=_LATE,
+        grows={"count": (1000, 10_000, 50_000)},
     ),
     Case(
         name="splade_encode",
@@ -298,6 +307,7 @@ CASES = (
         options={"count": 512},
         check="cosine",
         tolerance=0.999,
+        grows={"count": (51, 512, 5120)},
     ),
     Case(
         name="splade_train",
@@ -310,6 +320,7 @@ CASES = (
         only_ours={"kind": "splade"},
         tolerance=0.05,
         **_TRAIN,
+        grows={"steps": (1, 3, 10)},
     ),
     Case(
         name="rerank",
@@ -326,6 +337,7 @@ CASES = (
         check="difference",
         tolerance=0.1,
         venv=_OPENVINO,
+        grows={"count": (13, 128, 1280)},
     ),
     Case(
         name="rerank_int8",
@@ -341,6 +353,7 @@ CASES = (
         only_theirs=_INT8,
         check="best",
         venv=_OPENVINO,
+        grows={"count": (64, 256, 2560)},
     ),
     Case(
         name="pretrain",
@@ -352,6 +365,7 @@ CASES = (
         amount="batch*steps",
         target=0.5,
         options={"batch": 32, "steps": 2, "length": 128},
+        grows={"steps": (1, 3, 10)},
     ),
     Case(
         name="dense_sparse",
@@ -364,7 +378,7 @@ CASES = (
         **_EXACT,
         small={"texts": 20_000},
         guarded=True,
-        grows={"texts": (20_000, 60_000, 200_000), "k": (1, 10, 100, 1000)},
+        grows={"texts": (20_000, 200_000, 600_000), "k": (10, 100, 1000)},
     ),
     Case(
         name="sparse",
@@ -375,6 +389,7 @@ CASES = (
         options={"texts": 100_000, "queries": 500, "k": 100, "terms": 120},
         only_ours={"indexer": "sparse"},
         **_EXACT,
+        grows={"texts": (10_000, 100_000, 1_000_000)},
     ),
     Case(
         name="dense",
@@ -385,6 +400,7 @@ CASES = (
         options={"texts": 300_000, "queries": 1000, "k": 100, "dim": 384},
         only_ours={"indexer": "flat"},
         **_EXACT,
+        grows={"texts": (30_000, 300_000, 3_000_000)},
     ),
     Case(
         name="dense_many",
@@ -395,6 +411,7 @@ CASES = (
         options={"texts": 50_000, "queries": 200, "k": 100, "dim": 384, "vectors": 8},
         only_ours={"indexer": "flat"},
         **_EXACT,
+        grows={"texts": (5000, 50_000, 500_000)},
     ),
     Case(
         name="near_faiss",
@@ -402,6 +419,7 @@ CASES = (
         theirs=("exact", "near_faiss"),
         settings="fastest of HNSW, HNSW SQ8, IVF and re-ranked IVF PQ, each with the smallest effort for the recall",
         **_NEAR,
+        grows={"texts": (50_000, 100_000, 1_000_000)},
     ),
     Case(
         name="near_usearch",
@@ -421,6 +439,7 @@ CASES = (
         options={"count": 20_000},
         check="difference",
         small={"count": 10_000},
+        grows={"count": (2000, 20_000, 100_000)},
     ),
     Case(
         name="bm25_index_bm25s",
@@ -459,7 +478,7 @@ CASES = (
         tolerance=0.99,
         small={"count": 10_000, "queries": 2000},
         guarded=True,
-        grows={"count": (10_000, 30_000, 100_000), "queries": (2000, 6000, 20_000), "k": (10, 100, 1000)},
+        grows={"count": (2000, 20_000, 100_000), "queries": (500, 1600, 5000), "k": (10, 100, 1000)},
     ),
     Case(
         name="bm25_search_bm25s",
@@ -472,6 +491,7 @@ CASES = (
         amount="queries",
         target=0.8,
         options={"count": 20_000, "queries": 5000, "k": 100},
+        grows={"queries": (500, 1600, 5000)},
     ),
     Case(
         name="bm25_search_tantivy",
@@ -496,6 +516,7 @@ CASES = (
         amount="questions",
         target=2,
         options={"questions": 2000, "depth": 200, "count": 20_000},
+        grows={"questions": (200, 2000, 5000)},
     ),
     Case(
         name="mine_dense",
@@ -508,6 +529,7 @@ CASES = (
         amount="questions",
         target=3,
         options={"questions": 2000, "depth": 200, "count": 4000},
+        grows={"questions": (200, 2000, 5000)},
     ),
     Case(
         name="start_help",
@@ -528,6 +550,7 @@ CASES = (
         amount="",
         target=1.5,
         options={"count": 20_000},
+        grows={"count": (2000, 20_000, 100_000)},
     ),
     Case(
         name="start_dense",
@@ -535,8 +558,9 @@ CASES = (
         ours=("search", "search_dense"),
         unit="commands",
         amount="",
-        target=3,
+        target=1.5,
         options={"count": 500},
+        grows={"count": (50, 500, 5000)},
     ),
     Case(
         name="evaluate",
@@ -551,6 +575,7 @@ CASES = (
         options={"queries": 2000, "depth": 1000},
         check="difference",
         tolerance=1e-6,
+        grows={"queries": (200, 2000, 20_000)},
     ),
     Case(
         name="evaluate_ranx",
@@ -579,6 +604,7 @@ CASES = (
             options={"method": method, "texts": 32, "tokens": 128, "terms": 30_522, "width": 384},
             check="cosine",
             tolerance=0.999,
+            grows={"texts": (8, 32, 320)},
         )
         for method, what in (("saturated", "saturated logits, top 768"), ("weighted", "weighted softmax, 1,280 slices"))
     ),

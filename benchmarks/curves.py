@@ -1,8 +1,9 @@
-"""Time by size, on logarithmic axes, of both sides of the main cases: results/curves.json and curves.svg.
+"""Time and peak memory of our side of every case at growing sizes: results/curves.json and curves.svg.
 
     python benchmarks/curves.py [--only encode,train]
 
-The slope of a line is the growth of time: 1 = linear, 2 = quadratic.
+Sizes and seconds are compared on logarithmic axes: slope 1 is linear time, 2 quadratic. Cases that differ only in the
+peer are measured once. The peak is that of the process, with the index or the model, or that of a command.
 """
 
 from __future__ import annotations
@@ -12,58 +13,61 @@ import json
 import math
 import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import BUILD, RESULTS, ROOT, Pair, commit, machine
+from bench import BUILD, HERE, RESULTS, ROOT, Worker, commit, machine
 from cases import CASES, Case
 
 import data
 
 
-def points(case: Case, option: str, venvs: Path) -> Iterator[dict[str, float]]:
-    """Yield the seconds of both sides at each size, the smaller of two rounds; other options are as in the guard."""
-    for size in case.grows[option]:
+def points(case: Case, option: str, sizes: Sequence[int]) -> list[dict[str, float]]:
+    """Return seconds and peak memory at each size; rounds above the usual size have no warm-up round."""
+    measured = []
+    for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            pair = Pair(case, Path(folder), {**case.small, option: size}, venvs)
+            worker = Worker(sys.executable, HERE / "ours" / f"{case.ours[0]}.py", Path(folder) / "log")
+            options = {**case.options, **case.only_ours, option: size}
             try:
-                rounds = [pair.round() for _ in range(2)]
+                worker.ask("prepare", side=case.ours[1], data=str(BUILD / "data"), folder=folder, options=options)
+                if size <= sizes[1]:
+                    worker.ask("round")
+                measured.append({"size": size, **worker.ask("round")})
             finally:
-                pair.end()
-        seconds = {name: min(round_[name]["seconds"] for round_ in rounds) for name in pair.sides}
-        print(case.name, option, size, seconds, flush=True)
-        yield {"size": size, **seconds}
+                worker.end()
+        print(case.name, option, measured[-1], flush=True)
+    return measured
 
 
-def slope(points: list[dict[str, float]], side: str) -> float:
-    """Return the slope of log seconds over log size."""
-    sizes, seconds = ([math.log(point[name]) for point in points] for name in ("size", side))
-    return round(statistics.linear_regression(sizes, seconds).slope, 2)
+def slope(points: list[dict[str, float]], values: str) -> float:
+    """Return the slope of the logarithm of values over the logarithm of the size."""
+    sizes, logs = ([math.log(point[name]) for point in points] for name in ("size", values))
+    return round(statistics.linear_regression(sizes, logs).slope, 2)
 
 
-def draw(seconds: dict[str, Any], path: Path) -> None:
+def draw(curves: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Draw a panel for each case and option."""
     from matplotlib.figure import Figure
 
-    columns = 3
-    figure = Figure(figsize=(12, 3.2 * -(-len(seconds) // columns)), layout="constrained")
-    panels = figure.subplots(-(-len(seconds) // columns), columns, squeeze=False).flatten()
-    for panel, (name, points) in zip(panels, seconds.items(), strict=False):
-        for side, mark in (("ours", "o-"), ("theirs", "s--")):
-            panel.loglog(
-                [point["size"] for point in points],
-                [point[side] for point in points],
-                mark,
-                label=f"{side}: slope {slope(points, side)}",
-            )
+    columns = 5
+    figure = Figure(figsize=(20, 3 * -(-len(curves) // columns)), layout="constrained")
+    panels = figure.subplots(-(-len(curves) // columns), columns, squeeze=False).flatten()
+    for panel, (name, points) in zip(panels, curves.items(), strict=False):
         sizes = [point["size"] for point in points]
-        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        panel.minorticks_off()
-        panel.set(title=name, xlabel=name.split(": ")[1], ylabel="seconds")
-        panel.legend()
-    for panel in panels[len(seconds) :]:
+        for axes, values, mark in ((panel, "seconds", "o-"), (panel.twinx(), "peak MB", "s--")):
+            label = f"{values}: slope {slope(points, values)}"
+            color = "tab:blue" if values == "seconds" else "tab:gray"
+            axes.loglog(sizes, [point[values] for point in points], mark, label=label, color=color)
+            axes.set_ylabel(values)
+            axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axes.minorticks_off()
+            axes.legend(loc="upper left" if values == "seconds" else "lower right")
+        panel.set(title=name, xlabel=name.split(": ")[1])
+    for panel in panels[len(curves) :]:
         panel.set_axis_off()
     figure.savefig(path)
 
@@ -78,14 +82,15 @@ def main() -> None:
     data.write(BUILD / "data", options.venvs)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "curves.json"
-    seconds = json.loads(path.read_text())["seconds"] if path.exists() else {}
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"curves": {}}
     for case in CASES:
         if case.name in options.only.split(",") or not options.only:
-            seconds |= {f"{case.name}: {option}": list(points(case, option, options.venvs)) for option in case.grows}
-    slopes = {name: {side: slope(points_, side) for side in ("ours", "theirs")} for name, points_ in seconds.items()}
-    about = {"machine": machine(), "commit": commit()}
-    path.write_text(json.dumps({"seconds": seconds, "slopes": slopes, **about}, indent=1) + "\n")
-    draw(seconds, RESULTS / "curves.svg")
+            for option, sizes in case.grows.items():
+                curve = points(case, option, sizes)
+                slopes = {values: slope(curve, values) for values in ("seconds", "peak MB")}
+                known["curves"][f"{case.name}: {option}"] = {"points": curve, "slopes": slopes, "commit": commit()}
+                path.write_text(json.dumps({**known, "machine": machine()}, indent=1) + "\n")
+    draw({name: curve["points"] for name, curve in known["curves"].items()}, RESULTS / "curves.svg")
 
 
 if __name__ == "__main__":

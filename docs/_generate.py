@@ -251,7 +251,7 @@ def _for_site(text: str) -> str:
     """Point links to files outside the site to the repository, and unescape pipes in a table's code (unlike GitHub)."""
     text = re.sub(r"`[^`\n]+`", lambda code: code[0].replace("\\|", "|"), text)
     text = re.sub(r"\((?:\.\./)*README\.md(#[\w-]+)?\)", rf"({REPOSITORY}\1)", text)
-    text = text.replace("(../../docs/", "(docs/")
+    text = text.replace(f"({REPOSITORY}/blob/main/docs/", "(docs/")
     return re.sub(
         r"\((plugins|recipes|benchmarks|examples|retrievalkit|tests|\.github)((?:/[^)\s]*)?)\)",
         rf"({REPOSITORY}/tree/main/\1\2)",

@@ -3,7 +3,7 @@
     python benchmarks/curves.py [--only encode,train]
 
 Sizes and seconds are compared on logarithmic axes: slope 1 is linear time, 2 quadratic. Cases that differ only in the
-peer are measured once. The peak is that of the process, with the index or the model, or that of a command.
+peer are measured once. The peak is the resident memory of the process, with its index or model, or of the command.
 """
 
 from __future__ import annotations

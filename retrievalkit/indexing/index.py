@@ -103,7 +103,8 @@ def index(options: IndexOptions) -> IndexFolder:
         return _changed(options)
     encoding = ("model", "precision", "check_queries", "check_count", "check_k")
     if not options.check and (unused := _set(options, encoding)):
-        msg = f"{', '.join(unused)} has no effect without a check of the index. Add check, or leave it out."
+        encode = f" To encode texts first: rkit encode {options.model} {options.source}" if options.model else ""
+        msg = f"{', '.join(unused)} has no effect without a check of the index. Add check, or leave it out.{encode}"
         raise OptionError(msg)
     if options.output is None:
         if not options.check:

@@ -28,6 +28,7 @@ from retrievalkit.models.graphs import (
     Backend,
     ExportError,
     Graph,
+    balanced_tokens,
     graph_folder,
     parallel_batches,
     resolve_backend,
@@ -229,7 +230,7 @@ class CrossEncoder(nn.Module, Reranker):
         if self._graph is None:
             return super().calibrate(lists)
         pairs = [pair for query in lists for pair in query[::2]]
-        batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS["int8"])
+        batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS)
         self._graph.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
         tested = [query[1::2] or query for query in lists]
         ends = np.cumsum([len(query) for query in tested])[:-1]
@@ -254,7 +255,7 @@ class CrossEncoder(nn.Module, Reranker):
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         definite = resolve_precision(precision, device, backend=self.backend)
-        on_cpu = CPU_BATCH_TOKENS if self.backend == "torch" else BATCH_TOKENS[definite]
+        on_cpu = CPU_BATCH_TOKENS if self.backend == "torch" else balanced_tokens(self.backend, lengths)
         batches = token_budget_batches(lengths, batch_tokens or self.limit.budget(device, on_cpu))
         threads = min(parallel_batches(self.backend), len(batches))
         self.eval()

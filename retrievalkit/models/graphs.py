@@ -38,8 +38,10 @@ _PACKAGES = {"openvino": ("openvino",), "onnx": ("onnx", "onnxscript", "onnxrunt
 _TOLERANCE = 1e-3
 _LEAST_CALIBRATION = 20  # texts
 
-BATCH_TOKENS: dict[Precision, int] = {"fp32": 1_024, "bf16": 1_024, "int8": 1_024}
-"""Tokens per batch by precision: OpenVINO computes several batches at a time, each on its own core."""
+BATCH_TOKENS = 1_024
+"""Tokens per batch: OpenVINO computes several batches at a time, each on its own core."""
+
+_LEAST_TOKENS, _BATCHES = 128, 2  # per core
 
 QUANTISED = Path("openvino", "openvino_model_qint8_quantized.xml")
 """The int8 graph in a model's folder, where `rkit export --to openvino` and sentence-transformers write it."""
@@ -79,6 +81,14 @@ def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
 def parallel_batches(runtime: str) -> int:
     """Return the number of batches to compute at a time, each in its own thread."""
     return torch.get_num_threads() if runtime == "openvino" else 1
+
+
+def balanced_tokens(runtime: str, lengths: Sequence[int]) -> int:
+    """Return the tokens per batch of some texts: less than `BATCH_TOKENS` for a few batches per core to balance."""
+    tokens, cores = sum(lengths), parallel_batches(runtime)
+    if cores == 1 or tokens <= cores * _LEAST_TOKENS:  # a single batch is computed by all cores
+        return BATCH_TOKENS
+    return min(BATCH_TOKENS, max(_LEAST_TOKENS, tokens // (cores * _BATCHES)))
 
 
 def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:

@@ -34,7 +34,7 @@ from retrievalkit.models.checkpoint import (
     read_checkpoint,
     untrained_fingerprint,
 )
-from retrievalkit.models.graphs import BATCH_TOKENS, Backend, parallel_batches, resolve_backend
+from retrievalkit.models.graphs import BATCH_TOKENS, Backend, balanced_tokens, parallel_batches, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, own_settings
@@ -305,7 +305,7 @@ class Retriever(nn.Module):
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
         token_ids = encoder.tokenize(texts[::2], side)
-        batches = token_budget_batches([len(ids) for ids in token_ids], BATCH_TOKENS["int8"])
+        batches = token_budget_batches([len(ids) for ids in token_ids], BATCH_TOKENS)
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
 
         def similarities(precision: Precision) -> np.ndarray:
@@ -325,14 +325,14 @@ class Retriever(nn.Module):
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         encoder, device = self.tower(side), self.device
         definite = resolve_precision(precision, device, half=encoder.half_only, backend=encoder.backend)
+        lengths = [len(ids) for ids in token_ids]
         if batch_tokens is None:
-            on_cpu = CPU_BATCH_TOKENS if encoder.backend == "torch" else BATCH_TOKENS[definite]
+            on_cpu = CPU_BATCH_TOKENS if encoder.backend == "torch" else balanced_tokens(encoder.backend, lengths)
             batch_tokens = self.limit.budget(device, on_cpu)
         # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
-        lengths = [len(ids) for ids in token_ids]
         batches = token_budget_batches(lengths, batch_tokens)
         threads = min(parallel_batches(encoder.backend), len(batches))
 

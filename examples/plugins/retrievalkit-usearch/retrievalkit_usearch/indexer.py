@@ -131,8 +131,10 @@ class USearch(Indexer):
         if not len(vectors):
             return [np.empty(0, np.int64) for _ in counts]
         neighbours = min(store.rows, max(self.candidates, k * store.most_vectors))
+        # The graph may not reach every vector.
+        exact = self.exact or neighbours == store.rows
         # A single call for all queries, because a call takes longer than a search of the graph.
-        matches = self._graph.search(vectors, neighbours, exact=self.exact, threads=self.threads)
+        matches = self._graph.search(vectors, neighbours, exact=exact, threads=self.threads)
         # For a single vector, USearch returns a row of hits; otherwise rows, which are padded after `counts` hits.
         single = len(vectors) == 1
         rows = [matches.keys] if single else [row[:n] for row, n in zip(matches.keys, matches.counts, strict=True)]

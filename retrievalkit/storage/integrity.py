@@ -90,7 +90,7 @@ def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
         if status.st_size >= _LARGE and status.st_ctime_ns < settled:
             current[name] = [*state, digests[name]]
     if current != known:
-        with suppress(OSError):
+        with suppress(ArtifactError, OSError):
             write_json(cached, current)
     return digests
 

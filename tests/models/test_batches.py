@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.models.batches import TokenLimit, token_budget_batches
+from retrievalkit.models.graphs import balanced_tokens
 
 
 def test_texts_of_similar_length_share_a_batch():
@@ -26,6 +27,15 @@ def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, most):
         assert len(batch) <= most
     ordered = [lengths[position] for batch in batches for position in batch]
     assert ordered == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize(("lengths", "batches"), [([13] * 8, 1), ([13] * 64, 4), ([170] * 8, 4), ([13] * 10_000, 129)])
+def test_each_core_has_batches_unless_one_suffices(lengths, batches, monkeypatch):
+    """Two cores: a few queries are one batch of both, more texts at least two batches per core."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    tokens = balanced_tokens("openvino", lengths)
+    assert len(token_budget_batches(lengths, tokens)) == batches
+    assert balanced_tokens("onnx", lengths) == 1_024
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(60, 300), st.integers(60, 1000))

@@ -263,7 +263,7 @@ CASES = (
         check="cosine",
         tolerance=0.999,
         venv=_LATE,
-        grows={"count": (13, 128, 1280)},
+        grows={"count": (32, 128, 1280)},
     ),
     Case(
         name="colbert_train",
@@ -337,7 +337,7 @@ CASES = (
         check="difference",
         tolerance=0.1,
         venv=_OPENVINO,
-        grows={"count": (13, 128, 1280)},
+        grows={"count": (32, 128, 1280)},
     ),
     Case(
         name="rerank_int8",

@@ -263,7 +263,7 @@ CASES = (
         check="cosine",
         tolerance=0.999,
         venv=_LATE,
-        grows={"count": (32, 128, 1280)},
+        grows={"count": (13, 128, 1280)},
     ),
     Case(
         name="colbert_train",

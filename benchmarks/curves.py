@@ -51,6 +51,7 @@ def slope(points: list[dict[str, float]], values: str) -> float:
 
 def draw(curves: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Draw a panel for each case and option."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     columns = 5
@@ -58,18 +59,22 @@ def draw(curves: dict[str, list[dict[str, float]]], path: Path) -> None:
     panels = figure.subplots(-(-len(curves) // columns), columns, squeeze=False).flatten()
     for panel, (name, points) in zip(panels, curves.items(), strict=False):
         sizes = [point["size"] for point in points]
-        for axes, values, mark in ((panel, "seconds", "o-"), (panel.twinx(), "peak MB", "s--")):
-            label = f"{values}: slope {slope(points, values)}"
-            color = "tab:blue" if values == "seconds" else "tab:gray"
-            axes.loglog(sizes, [point[values] for point in points], mark, label=label, color=color)
-            axes.set_ylabel(values)
+        for axes, values, mark, color in (
+            (panel, "seconds", "o-", "tab:blue"),
+            (panel.twinx(), "peak MB", "s--", "gray"),
+        ):
+            measured = [point[values] for point in points]
+            axes.loglog(sizes, measured, mark, color=color)
+            # Both axes span as many decades, so that slope 1 is the diagonal.
+            axes.set_ylim(min(measured) / 1.3, 1.3 * max(*measured, min(measured) * sizes[-1] / sizes[0]))
+            axes.set_ylabel(f"{values}: slope {slope(points, values)}", color=color)
             axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
             axes.minorticks_off()
-            axes.legend(loc="upper left" if values == "seconds" else "lower right")
         panel.set(title=name, xlabel=name.split(": ")[1])
     for panel in panels[len(curves) :]:
         panel.set_axis_off()
-    figure.savefig(path)
+    with rc_context({"svg.fonttype": "none"}):  # text, not outlines, in a fifth of the bytes
+        figure.savefig(path)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ class Case:
         venv: The peer's environment.
         small: Options of a pair that takes seconds, for the guard.
         guarded: True if the guard measures it.
-        grows: Values of an option, the middle one as usual, for the growth of our side; other options are as usual.
+        grows: Values of an option, for the growth of our side (`curves.py`); other options are as usual.
     """
 
     name: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 import torch
@@ -116,7 +117,7 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
     with ThreadPoolExecutor(threads) as pool:
         try:
             for item in items:
-                pending.append(pool.submit(function, item))
+                pending.append(pool.submit(copy_context().run, function, item))
                 if len(pending) > 2 * threads:
                     yield pending.popleft().result()
             while pending:

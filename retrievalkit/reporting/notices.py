@@ -1,7 +1,8 @@
 """Non-fatal warnings, printed once when a command ends; `--strict` turns them into errors.
 
 Any part of a program calls `note`, or `cut` and `empty` for texts that were truncated or are empty; a command collects
-the warnings with `collected`. Outside of a command, they are printed immediately.
+the warnings with `collected`. Outside of a command, they are printed immediately. Commands in several threads do not
+meet: a command's own threads run in copies of its context (`contextvars.copy_context`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Lock
 
 from retrievalkit.errors import InputError
 from retrievalkit.reporting.counts import counted
@@ -17,6 +20,7 @@ from retrievalkit.reporting.terminal import printable, say
 
 _DISTINCT = 1 << 17
 _SHOWN = 3
+_COUNTING = Lock()  # of truncated texts, in several threads of a command
 
 
 @dataclass(eq=False)
@@ -41,13 +45,24 @@ class Notices:
         return [*self.sentences, *lengths]
 
 
-# Stack of running commands: a recipe's step runs inside `rkit run`.
-_commands: list[Notices] = []
+# The innermost running command of this context: a recipe's step runs inside `rkit run`.
+_COMMAND: ContextVar[Notices | None] = ContextVar("command", default=None)
 
 
 def strict() -> bool:
-    """True if a running command treats warnings as errors."""
-    return any(command.strict for command in _commands)
+    """True if the running command treats warnings as errors."""
+    command = _COMMAND.get()
+    return command is not None and command.strict
+
+
+@contextmanager
+def _running(notices: Notices) -> Iterator[None]:
+    outer = _COMMAND.get()
+    _COMMAND.set(notices)
+    try:
+        yield
+    finally:
+        _COMMAND.set(outer)
 
 
 @contextmanager
@@ -57,12 +72,10 @@ def collected(*, strict: bool = False) -> Iterator[None]:
     Args:
         strict: Raise the first warning as an error instead; the steps of a strict recipe are strict too.
     """
-    notices = Notices(strict or any(outer.strict for outer in _commands))
-    _commands.append(notices)
-    try:
+    outer = _COMMAND.get()
+    notices = Notices(strict or (outer is not None and outer.strict))
+    with _running(notices):
         yield
-    finally:
-        _commands.remove(notices)
     # In distributed training, only the main process prints them.
     if os.environ.get("RANK", "0") == "0":
         for sentence in notices.warnings():
@@ -73,11 +86,8 @@ def collected(*, strict: bool = False) -> Iterator[None]:
 def gathered() -> Iterator[Notices]:
     """Gather warnings silently, to be passed to `join` in another process."""
     notices = Notices()
-    _commands.append(notices)
-    try:
+    with _running(notices):
         yield notices
-    finally:
-        _commands.remove(notices)
 
 
 def join(other: Notices) -> None:
@@ -89,12 +99,12 @@ def join(other: Notices) -> None:
     check(*other.warnings())
     if other.sentences:
         note(*other.sentences)
-    if not _commands:
+    if (command := _COMMAND.get()) is None:
         return
-    counts = _commands[-1].cut
-    for key, (count, most) in other.cut.items():
-        before, longest = counts.get(key, (0, 0))
-        counts[key] = before + count, max(longest, most)
+    with _COUNTING:
+        for key, (count, most) in other.cut.items():
+            before, longest = command.cut.get(key, (0, 0))
+            command.cut[key] = before + count, max(longest, most)
 
 
 def note(*sentences: str) -> None:
@@ -104,11 +114,12 @@ def note(*sentences: str) -> None:
         InputError: The command is strict.
     """
     check(*sentences)
+    command = _COMMAND.get()
     for sentence in sentences:
-        if _commands:
-            _commands[-1].sentences[sentence] = None
-        else:
+        if command is None:
             show(sentence)
+        else:
+            command.sentences[sentence] = None
 
 
 def check(*sentences: str) -> None:
@@ -117,7 +128,7 @@ def check(*sentences: str) -> None:
     Raises:
         InputError: The command is strict, and there are warnings.
     """
-    if sentences and _commands and _commands[-1].strict:
+    if sentences and strict():
         msg = f"{' '.join(sentences)} (An error because of --strict.)"
         raise InputError(msg)
 
@@ -134,16 +145,17 @@ def cut(parts: Sequence[str], kind: str, limit: int, lost: int) -> None:
     Raises:
         InputError: The command is strict.
     """
-    if not _commands:
+    if (command := _COMMAND.get()) is None:
         return
     check(f"one of the {kind} has more than {counted(limit, 'tokens')} and would be cut, by {counted(lost, 'tokens')}.")
-    command, text = _commands[-1], hash((kind, limit, *parts))
-    if text in command.texts:
-        return
-    if len(command.texts) < _DISTINCT:
-        command.texts.add(text)
-    count, most = command.cut.get((kind, limit), (0, 0))
-    command.cut[kind, limit] = count + 1, max(most, lost)
+    text = hash((kind, limit, *parts))
+    with _COUNTING:
+        if text in command.texts:
+            return
+        if len(command.texts) < _DISTINCT:
+            command.texts.add(text)
+        count, most = command.cut.get((kind, limit), (0, 0))
+        command.cut[kind, limit] = count + 1, max(most, lost)
 
 
 def empty(kind: str, source: str, among: int, count: int, first: Sequence[str]) -> None:

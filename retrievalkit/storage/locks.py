@@ -1,7 +1,8 @@
 """One writer at a time per output: a lock file next to it, released when the process that holds it ends.
 
-`.NAME.lock` contains the id and the machine of that process. The lock belongs to the operating system, not to the file:
-the file of a killed process blocks nobody, and the next writer removes it.
+Threads of a process exclude each other too, unless they run in copies of the writer's context
+(`contextvars.copy_context`). `.NAME.lock` contains the id and the machine of the process. The lock belongs to the
+operating system, not to the file: the file of a killed process blocks nobody, and the next writer removes it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import click
@@ -23,26 +25,27 @@ from retrievalkit.storage.places import check_parents, is_stream, place_of
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of file systems without locks, such as some on clusters."""
 
-_held: dict[Path, FileLock] = {}
+# The lock files that this context holds.
+_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 
 
 @contextmanager
 def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) -> Iterator[None]:
-    """Lock an output against writes by other processes until the block ends or fails.
+    """Lock an output against writes by other processes and threads until the block ends or fails.
 
-    A process may lock an output that it already holds. With torchrun, only the first process locks.
+    A writer may lock an output that it already holds. With torchrun, only the first process locks.
 
     Args:
         output: The file or folder; parents are created, and removed again if nothing is written there.
         lock: The lock file; None = next to the output.
-        wait: Wait for another process instead of failing.
+        wait: Wait for another writer instead of failing.
     """
     if os.environ.get("RANK", "0") != "0" or is_stream(output):
         yield
         return
     place = place_of(output)
     lock = lock or place.with_name(f".{place.name}.lock")
-    if lock in _held or is_internal(place):
+    if lock in _HELD.get() or is_internal(place):
         yield
         return
     check_parents(lock.parent, output)
@@ -59,10 +62,10 @@ def held(output: str | Path, *, lock: Path | None = None, wait: bool = False) ->
 
 
 def is_internal(place: Path) -> bool:
-    """True if a place is in a hidden folder next to an output that this process holds."""
+    """True if a place is in a hidden folder next to an output that this writer holds."""
     return any(
         parent.parent == lock.parent and parent.name.startswith(lock.name.removesuffix("lock"))
-        for lock in _held
+        for lock in _HELD.get()
         for parent in place.parents
     )
 
@@ -76,7 +79,9 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         writer = "another process"
         with contextlib.suppress(OSError, ValueError):
             number, host = path.read_text(encoding="utf-8").split()
-            writer += f" ({number}{'' if host == socket.gethostname() else f' on {host}'})"
+            here = host == socket.gethostname()
+            own = here and number == str(os.getpid())
+            writer = "another thread" if own else f"{writer} ({number}{'' if here else f' on {host}'})"
         msg = f"{writer} is writing to '{output}'. Wait until it ends, or choose another --output."
         raise ArtifactError(msg) from None
     except OSError as error:
@@ -91,13 +96,13 @@ def _locked(path: Path, output: str | Path, *, wait: bool) -> Iterator[None]:
         )
         yield
         return
-    _held[path] = lock
+    _HELD.set(_HELD.get() | {path})
     try:
         with contextlib.suppress(OSError):  # on a full disk, the message to the next writer lacks the id
             path.write_text(f"{os.getpid()} {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
-        del _held[path]
+        _HELD.set(_HELD.get() - {path})
         # Removed while locked: a process that has opened the file notices, and creates a new file.
         with contextlib.suppress(OSError):
             path.unlink()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +13,9 @@ from click.testing import CliRunner
 import retrievalkit as rk
 from retrievalkit.cli import main
 from retrievalkit.data.runs import write_run
+from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import DataError, InputError
+from retrievalkit.models.batches import in_threads
 from retrievalkit.reporting import notices
 from retrievalkit.training.examples import ExampleData
 
@@ -213,3 +217,44 @@ def test_a_passage_id_with_different_texts_in_training_and_dev_is_refused(tmp_pa
         )
     with pytest.raises(DataError, match="the passage id 'p' has another text in the training examples"):
         ExampleData.read(str(tmp_path / "train"), None, str(tmp_path / "dev"))
+
+
+def test_commands_in_two_threads_do_not_meet(capsys):
+    """Each keeps its own notes and its own strictness, however their beginnings and ends interleave."""
+    turn = threading.Barrier(2, timeout=20)
+
+    def lenient():
+        with notices.collected():
+            turn.wait()
+            notices.note("Of the lenient thread.")
+            assert not notices.strict()
+            turn.wait()
+        turn.wait()
+
+    def strict():
+        with notices.collected(strict=True):
+            turn.wait()
+            with pytest.raises(InputError, match="Of the strict thread"):
+                notices.note("Of the strict thread.")
+            turn.wait()
+            turn.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        for running in [pool.submit(lenient), pool.submit(strict)]:
+            running.result()
+    assert capsys.readouterr().err == "Note: Of the lenient thread.\n"
+
+
+@pytest.mark.parametrize(
+    "run", [lambda work: list(in_threads(work, range(8), 4)), lambda work: list(read_ahead(map(work, range(8))))]
+)
+def test_a_commands_own_threads_write_its_notes(run, capsys):
+    def work(number):
+        notices.note("Found twice.")
+        notices.cut([str(number)], "texts", 4, number)
+        return number
+
+    with notices.collected():
+        assert run(work) == list(range(8))
+    noted = "8 texts had more than 4 tokens and were cut, by up to 7 tokens."
+    assert capsys.readouterr().err.startswith(f"Note: Found twice.\nNote: {noted}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import pytest
 
@@ -187,3 +190,34 @@ def test_a_refused_rename_keeps_the_old_and_the_new_folder(tmp_path, monkeypatch
         (staging / "new").touch()
     assert (tmp_path / "out" / "manifest.json").exists()
     assert (tmp_path / ".out.partial" / "new").exists()
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_two_threads_never_hold_an_output_at_once(tmp_path, wait):
+    """The second is refused, or waits; the writer's own threads and nested writes go through."""
+    inside, refused = threading.Barrier(2), []
+
+    def write():
+        with storage.held(tmp_path / "out"):
+            with storage.held(tmp_path / "out"), ThreadPoolExecutor(1) as own:
+                own.submit(copy_context().run, storage.held(tmp_path / "out").__enter__).result()
+            inside.wait(20)
+            if not wait:
+                inside.wait(20)
+
+    def meet():
+        inside.wait(20)
+        try:
+            with storage.held(tmp_path / "out", wait=wait):
+                assert (tmp_path / ".out.lock").exists()
+        except ArtifactError as error:
+            refused.append(str(error))
+        if not wait:
+            inside.wait(20)
+
+    with ThreadPoolExecutor(2) as pool:
+        for running in [pool.submit(write), pool.submit(meet)]:
+            running.result()
+    assert len(refused) == (not wait)
+    assert all("another thread is writing" in message for message in refused)
+    assert not (tmp_path / ".out.lock").exists()

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from retrievalkit_serve.failures import RefusedError
@@ -96,7 +98,8 @@ class Batcher:
         while self._running < self._options.threads and (jobs := self._next()):
             self._running += 1
             items = [job.item for job in jobs]
-            begun = asyncio.get_running_loop().run_in_executor(self._pool, _answers, jobs[0].task, items)
+            answers = partial(copy_context().run, _answers, jobs[0].task, items)
+            begun = asyncio.get_running_loop().run_in_executor(self._pool, answers)
             begun.add_done_callback(lambda done, jobs=jobs: self._end(jobs, *done.result()))  # type: ignore[misc]
 
     def _next(self) -> list[_Job]:

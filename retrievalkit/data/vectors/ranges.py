@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import numpy as np
@@ -115,9 +116,10 @@ def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], na
 def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Yield items, computing the next in a thread."""
     source = iter(items)
+    context = copy_context()  # of the command that collects the notes
     with ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(lambda: list(itertools.islice(source, 1)))
+        pending = thread.submit(context.run, lambda: list(itertools.islice(source, 1)))
         while batch := pending.result():
-            pending = thread.submit(lambda: list(itertools.islice(source, 1)))
+            pending = thread.submit(context.run, lambda: list(itertools.islice(source, 1)))
             yield batch[0]
             del batch

@@ -19,10 +19,11 @@ Written by results.py from the runs of run.py.
 
 {overview}
 
-A direction is a pair of rows whose first row is better in the paper. "Ours" is the difference in {ours}, with a 95 %
-bootstrap interval over questions; a question's difference is averaged over the seeds in which both rows ran. p is from
-the paired randomisation test, with Holm's correction over the directions of a table. The paper's differences are in the
-metric and on the data of its table, with models ten times as large: only the sign is comparable.
+A direction is a pair of rows whose first row is better in the paper, or should be, in tables that no paper has. "Ours"
+is the difference in {ours}, with a 95 % bootstrap interval over questions; a question's difference is averaged over the
+seeds in which both rows ran. p is from the paired randomisation test, with Holm's correction over the directions of a
+table. The paper's differences are in the metric and on the data of its table, with models ten times as large: only the
+sign is comparable.
 
 Unless stated otherwise, every row starts from the encoder of `encoders/minilm_mlm` (six layers of 384), is trained on
 4,000 questions of the Wikipedia part of squad-open with passages of 64 tokens, and tested on 4,000 test questions over
@@ -57,18 +58,28 @@ def page(results: Mapping[str, Any]) -> str:
 
 
 def summary(results: Mapping[str, Any]) -> str:
-    """Return the number of directions that agree, as a sentence."""
-    directions = [direction for table in results["tables"] for direction in table["directions"]]
-    counts = _outcomes(directions)
-    if counts["not run"] == counts.total():
-        return f"**None of the {counts.total()} directions was run yet.**"
-    agree = sum(direction["verdict"].startswith("agrees") for direction in directions)
-    text = (
-        f"Of {counts.total() - counts['not run']} directions, {agree} agree, {counts['agrees, significantly']} of them "
-        f"significantly; {counts['opposite, significantly']} are significantly opposite, and {counts['within chance']} "
-        f"are within chance" + (f"; {counts['untested']} have no test" if counts["untested"] else "") + "."
-    )
-    return f"**{text}**" + (f" {counts['not run']} more were not run." if counts["not run"] else "")
+    """Count the directions that agree, those of the papers first, and name the significantly opposite ones."""
+    papers = [table for table in results["tables"] if table["on"]]
+    others = [table for table in results["tables"] if not table["on"]]
+    counted = f"**The papers' own {_counted(papers)}.** Tables that no paper has: {_counted(others)}."
+    opposite = [
+        f"{_name(table, direction['row'])}, over {_name(table, direction['over'])}: {direction['ours']['mean']:+.4f} "
+        f"({table['name']})"
+        for table in (*papers, *others)
+        for direction in table["directions"]
+        if direction["verdict"] == "opposite, significantly"
+    ]
+    return "\n- ".join([f"{counted} Significantly opposite:\n", *opposite]) if opposite else counted
+
+
+def _counted(tables: Iterable[Mapping[str, Any]]) -> str:
+    verdicts = Counter(direction["verdict"] for table in tables for direction in table["directions"])
+    counts = []
+    for verdict, shown in (("agrees", "agree"), ("opposite", "opposite")):
+        significant = verdicts[f"{verdict}, significantly"]
+        counts.append(f"{verdicts[verdict] + significant} {shown} ({significant} significantly)")
+    counts += [f"{verdicts[verdict]} {verdict}" for verdict in ("no difference", "not run") if verdicts[verdict]]
+    return f"{verdicts.total()} directions: {', '.join(counts)}"
 
 
 def _overview(results: Mapping[str, Any]) -> str:
@@ -76,11 +87,12 @@ def _overview(results: Mapping[str, Any]) -> str:
     outcomes = ("agrees, significantly", "within chance", "opposite, significantly", "untested", "not run")
     counts = {table["name"]: _outcomes(table["directions"]) for table in results["tables"]}
     shown = [outcome for outcome in outcomes if any(count[outcome] for count in counts.values())]
-    lines = [("table", "directions", *shown)]
+    lines = [("table", "in a paper", "directions", *shown)]
     lines += [
-        (name, str(count.total()), *(str(count[outcome] or "") for outcome in shown)) for name, count in counts.items()
+        (table["name"], "yes" if table["on"] else "no", str(count.total()), *(str(count[way] or "") for way in shown))
+        for table, count in zip(results["tables"], counts.values(), strict=True)
     ]
-    return markdown_table(lines, right=range(1, len(lines[0])))
+    return markdown_table(lines, right=range(2, len(lines[0])))
 
 
 def _outcomes(directions: Iterable[Mapping[str, Any]]) -> Counter[str]:

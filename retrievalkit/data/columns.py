@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, open_corpus, passage_of
+from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_of
 from retrievalkit.data.fields import fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS
 from retrievalkit.data.json_text import field_names
@@ -76,4 +76,4 @@ def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
     )
     others = fields_of(record.fields, fields.values())
     identifier = record.identifier(fields["id"]) if fields["id"] else namer.name(f"{title}\n{text}")
-    return Passage(identifier, title, text, others)
+    return Passage(identifier, title, text, others, cut_of(record, identifier))

@@ -103,8 +103,8 @@ class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
         split: The split of a collection, if it has several.
         form: The output format of a run or qrels.
         parts: Cut passages into sentences or K equal parts, ID#1, ID#2 ...; judgements and examples follow.
-        merge_parts: Merge a run of parts into a run of passages, scored by their best part.
-        corpus: The passages of the examples or judgements, if the source does not contain them.
+        merge_parts: Merge a run of the parts in `corpus` into a run of passages, scored by their best part.
+        corpus: The passages of the examples or judgements, if the source does not contain them; the parts of a run.
     """
 
     source: Annotated[Any, Argument(), Reads()]
@@ -309,7 +309,10 @@ def _write(kind: Kind, reader: _Reader, path: Path, form: Any = None) -> dict[st
         return {"judgements": write_qrels(path, reader.judgements(), form)}
     if kind == "run":
         run = open_run(reader.source).items()
-        hits = passage_parts.merged(run, reader.source) if reader.merge else run
+        if reader.merge and reader.corpus is None:
+            msg = f"'{reader.source}' has the ids of parts, not of their passages. Give the corpus of the parts."
+            raise OptionError(msg)
+        hits = passage_parts.merged(run, reader.source, open_corpus(reader.corpus)) if reader.merge else run
         return {"results": write_run(path, hits, form=form or "trec")}
     return _examples(reader, path)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
 from retrievalkit.data.fields import Value, fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
+from retrievalkit.data.json_text import shown
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
 from retrievalkit.data.sources import open_source
@@ -27,6 +28,19 @@ from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
 _NAMES = ("title", "text", "contents")
+_CUT = "cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The record that rkit cut a passage from a document: it is passage `number` of `of`, with the id DOCUMENT#NUMBER.
+
+    A passage without this record is a document of its own, whatever its id looks like.
+    """
+
+    document: str
+    number: int
+    of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,7 @@ class Passage:
     title: str
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    cut: Cut | None = None
 
     @property
     def content(self) -> Text:
@@ -248,6 +263,7 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages as BEIR JSON lines; returns their number."""
     rows = (
         {"_id": passage.id, "title": passage.title, "text": passage.text, "metadata": passage.fields}
+        | ({} if passage.cut is None else {_CUT: asdict(passage.cut)})
         for passage in passages
     )
     return files.write_jsonl(path, ({name: value for name, value in row.items() if value != {}} for row in rows))
@@ -264,7 +280,24 @@ def passage_of(record: Record) -> Passage:
         text = record.text("text")
     else:
         title, text = split_contents(record.text("contents"))
-    return Passage(record.identifier(name), title, text, fields_of(fields, (name, *_NAMES)))
+    identifier = record.identifier(name)
+    cut = cut_of(record, identifier)
+    return Passage(identifier, title, text, fields_of(fields, (name, *_NAMES, *([_CUT] if cut else []))), cut)
+
+
+def cut_of(record: Record, identifier: str) -> Cut | None:
+    """Return the record of the document that a passage was cut from; None if it has none."""
+    value = record.fields.get(_CUT)
+    if not isinstance(value, Mapping) or {*value} != {*Cut.__slots__} or value["document"] is None:
+        return None
+    cut = Cut(**value)
+    # By type, because True is an int too.
+    fits = [type(part) for part in (cut.document, cut.number, cut.of)] == [str, int, int]
+    if fits and cut.document and 1 <= cut.number <= cut.of and identifier == f"{cut.document}#{cut.number}":
+        return cut
+    msg = f"'cut' is {shown(value)}, which is not a record of passage '{identifier}': its document, its number in it, "
+    msg += "and their count. The id is DOCUMENT#NUMBER: change both, or remove 'cut'."
+    raise record.error(msg)
 
 
 def split_contents(contents: str) -> tuple[str, str]:

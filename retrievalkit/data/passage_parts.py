@@ -1,6 +1,11 @@
 """Splitting of passages into parts: sentences, equal parts, or sliding windows.
 
 The parts of passage ID are ID#1, ID#2 ... with its title. They rank the document, which can be restored from them.
+Each is recorded as a part (`Passage.cut`), and folders made of parts have a list of their documents:
+
+    documents.json     document -> number of its parts
+
+An id is compared with this record, never interpreted by its form: ID#1 may be a text of the user's own.
 
 Table 5 of MVR compares several vectors per document with vectors of its sentences and of its 4 or 8 equal parts. A part
 is a positive if its passage is a positive and it contains an answer; if no part does, or no answer is known, all parts
@@ -15,23 +20,28 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import fsum
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from retrievalkit import storage
 from retrievalkit.data.answers import AnswerMatcher
-from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.corpus import Corpus, Cut, Passage
 from retrievalkit.data.examples import Examples
+from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Hits
 from retrievalkit.data.sources.documents import Documents
 from retrievalkit.data.spans import sentence_ends
-from retrievalkit.errors import DataError
+from retrievalkit.errors import ArtifactError, DataError
 from retrievalkit.reporting import notices
 
 _WORD = re.compile(r"\S+")
 _PARENTS = 4  # of COLLECTION/dense/segments/corpus-0001.jsonl
-PART = re.compile(r"(.+)#([1-9][0-9]*)", re.DOTALL)
-"""The id of a part: the id of its passage, and its number."""
+_PART = re.compile(r"(.+)#([1-9][0-9]{0,15})", re.DOTALL)
+DOCUMENTS = "documents.json"
+TABLES = {"fields": FIELDS, "documents": DOCUMENTS}
+"""Entries of an index's manifest -> files that describe its texts."""
+
+_MOST_BYTES = 1 << 32
 
 DocumentScore = Literal["best", "sum"]
 
@@ -66,7 +76,56 @@ def equal_parts(text: str, count: int) -> list[str]:
 def parts_of(passage: Passage, cut: Callable[[str], list[str]]) -> list[Passage]:
     """Return the parts of a passage; a passage without text is its own part."""
     texts = cut(passage.text) or [""]
-    return [replace(passage, id=f"{passage.id}#{number}", text=text) for number, text in enumerate(texts, 1)]
+    return [
+        replace(passage, id=f"{passage.id}#{number}", text=text, cut=Cut(passage.id, number, len(texts)))
+        for number, text in enumerate(texts, 1)
+    ]
+
+
+def part_of(identifier: str, documents: Mapping[str, int]) -> tuple[str, int] | None:
+    """Return the document of a passage and its number in it; None if it was not cut from one of these documents.
+
+    Args:
+        identifier: The id of the passage.
+        documents: Document -> number of its passages.
+    """
+    part = _PART.fullmatch(identifier) if documents else None
+    known = part is not None and int(part[2]) <= documents.get(part[1], 0)
+    return (part[1], int(part[2])) if part is not None and known else None
+
+
+def collected(passages: Iterable[Passage], documents: dict[str, int]) -> Iterator[Passage]:
+    """Pass passages through, and collect the documents that they were cut from: document -> number of its passages."""
+    for passage in passages:
+        if (cut := passage.cut) is not None:
+            documents[cut.document] = max(cut.of, documents.get(cut.document, 0))
+        yield passage
+
+
+def documents_of(corpus: Iterable[Passage]) -> dict[str, int]:
+    """Return the documents that the passages of a corpus were cut from: document -> number of its passages."""
+    documents: dict[str, int] = {}
+    for _ in collected(corpus, documents):
+        pass
+    return documents
+
+
+def write_tables(folder: Path, passages: Iterable[Passage]) -> dict[str, Any]:
+    """Write the fields of passages and the documents that they were cut from, if any; returns a description of each."""
+    documents: dict[str, int] = {}
+    write_fields(folder / FIELDS, ((passage.id, passage.fields) for passage in collected(passages, documents)))
+    if documents:
+        storage.write_json(folder / DOCUMENTS, documents, indent=None)
+    return {name: storage.describe_file(folder / name) for name in TABLES.values() if (folder / name).exists()}
+
+
+def read_documents(path: Path) -> dict[str, int]:
+    """Read the documents that passages were cut from."""
+    documents: dict[str, int] = storage.read_json(path, do="Index again.", most=_MOST_BYTES)
+    if not isinstance(documents, dict) or {*map(type, documents.values())} - {int}:
+        msg = f"'{path}' is damaged: it is not a list of documents with their numbers of passages. Index again."
+        raise ArtifactError(msg)
+    return documents
 
 
 def _relevant(parts: Sequence[Passage], answers: Sequence[str]) -> Sequence[Passage]:
@@ -103,7 +162,7 @@ def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
 
 
 def in_passages(examples: Examples, corpus: Corpus) -> Examples:
-    """Return the examples with passages ID#1, ID#2 ... in place of the documents that the corpus stores as passages."""
+    """Return the examples with passages in place of the documents that the corpus has cut into passages."""
     unknown = corpus.missing({document for _, document in examples.documents()} - examples.passages.keys())
     parts = {document: passages for document in unknown if (passages := passages_of(corpus, document))}
     if not parts:
@@ -119,17 +178,20 @@ class DocumentHit(NamedTuple):
     passages: Hits
 
 
-def by_document(hits: Iterable[tuple[str, float]], score: DocumentScore = "best") -> list[DocumentHit]:
+def by_document(
+    hits: Iterable[tuple[str, float]], documents: Mapping[str, int], score: DocumentScore = "best"
+) -> list[DocumentHit]:
     """Aggregate ranked passages to documents (MaxP or SumP), best first; ties go to the best-ranked passage.
 
     Args:
-        hits: Ids and scores, best first: ID#N is a passage of document ID; any other id is a whole document.
+        hits: Ids and scores, best first.
+        documents: The documents that passages were cut from -> number of passages; other texts are whole documents.
         score: The document score: the score of its best passage, or the sum over its passages.
     """
     passages: dict[str, Hits] = {}
     for passage, value in hits:
-        part = PART.fullmatch(passage)
-        passages.setdefault(passage if part is None else part[1], []).append((passage, value))
+        part = part_of(passage, documents)
+        passages.setdefault(passage if part is None else part[0], []).append((passage, value))
     if score == "best":
         return [DocumentHit(document, ranked[0][1], ranked) for document, ranked in passages.items()]
     summed = [
@@ -138,14 +200,16 @@ def by_document(hits: Iterable[tuple[str, float]], score: DocumentScore = "best"
     return sorted(summed, key=lambda hit: -hit.score)
 
 
-def merged(run: Iterable[tuple[str, Hits]], source: object) -> Iterator[tuple[str, Hits]]:
-    """Convert a run of parts to a run of passages, each with the score of its best part."""
+def merged(run: Iterable[tuple[str, Hits]], source: object, corpus: Corpus) -> Iterator[tuple[str, Hits]]:
+    """Convert a run of the parts in a corpus to a run of passages, each with the score of its best part."""
+    documents = documents_of(corpus)
     for query, hits in run:
         for part, _ in hits:
-            if PART.fullmatch(part) is None:
-                msg = f"document '{part}' is not a part of a passage (ID#1, ID#2 ...). Give a run of parts."
+            if part_of(part, documents) is None:
+                msg = f"'{part}' is not recorded as a part of a passage in '{corpus.source}'. Give a run of parts, and "
+                msg += "the corpus that rkit cut into them."
                 raise DataError(msg, file=source)
-        yield query, [(hit.id, hit.score) for hit in by_document(hits)]
+        yield query, [(hit.id, hit.score) for hit in by_document(hits, documents)]
 
 
 @dataclass(frozen=True)
@@ -168,13 +232,13 @@ class Document:
 
 
 def passages_of(corpus: Corpus, document: str) -> list[Passage]:
-    """Return the passages ID#1, ID#2 ... of a document in a corpus, in order."""
+    """Return the passages that a document of a corpus was cut into, in order."""
     passages: list[Passage] = []
     first, count = 1, 16
     while count:
         names = [f"{document}#{number}" for number in range(first, first + count)]
         batch = corpus.find(names)
-        passages += [batch[name] for name in names if name in batch]
+        passages += [batch[name] for name in names if name in batch and batch[name].cut is not None]
         first, count = first + count, 2 * count if batch else 0
     return passages
 

@@ -16,7 +16,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts import Indexer
 from retrievalkit.contracts.cluster import ClusterOptions
 from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
-from retrievalkit.data.fields import FIELDS, write_fields
+from retrievalkit.data.passage_parts import TABLES, write_tables
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import ArtifactError, InputError, UnknownNameError, UnsupportedError
 from retrievalkit.indexing import shards
@@ -95,11 +95,12 @@ def build_index(
             copy = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
             origin["corpus"] = _located(copy, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
         if isinstance(opened, Corpus):
-            write_fields(staging / FIELDS, ((passage.id, passage.fields) for passage in opened))
-        elif (opened.folder / FIELDS).is_file():
-            shutil.copyfile(opened.folder / FIELDS, staging / FIELDS)
-        if (staging / FIELDS).exists():
-            more["fields"] = FIELDS
+            write_tables(staging, opened)
+        for entry, name in TABLES.items():
+            if isinstance(opened, VectorStore) and (opened.folder / name).is_file():
+                shutil.copyfile(opened.folder / name, staging / name)
+            if (staging / name).exists():
+                more[entry] = name
         manifest = storage.write_manifest(
             staging,
             "index",

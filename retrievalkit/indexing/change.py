@@ -23,10 +23,10 @@ import numpy as np
 
 from retrievalkit import storage
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, nearest_id, open_corpus, write_corpus
+from retrievalkit.data.corpus import Corpus, Cut, Passage, nearest_id, open_corpus, write_corpus
 from retrievalkit.data.fields import FIELDS, FieldTable, Value, write_fields
 from retrievalkit.data.forms import corpus_table
-from retrievalkit.data.passage_parts import PART
+from retrievalkit.data.passage_parts import DOCUMENTS, TABLES, collected, part_of, read_documents
 from retrievalkit.data.records import table_of
 from retrievalkit.data.vectors import IDS, Ids, JoinedStore, VectorStore, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
@@ -45,7 +45,9 @@ from retrievalkit.reporting.counts import counted
 _WORK = ".changing"
 """Folder inside an index where a change is prepared; a killed encoding resumes from it."""
 
-_OURS = re.compile(r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet")
+_OURS = re.compile(
+    r"[0-9]{4,12}|deleted-[0-9]+-[0-9]*\.txt|corpus-[0-9]+\.jsonl|fields-[0-9]+\.parquet|documents-[0-9]+\.json"
+)
 _Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any, "np.ndarray | None"]
 """Ids, vectors, number of vectors per text, weights, keys."""
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions", "compressor")
@@ -140,6 +142,8 @@ class _Index:
         # Texts with changed fields only: id -> new fields.
         self.relabelled: dict[str, Mapping[str, Value]] = {}
         self.mirrored: Corpus | None = None  # with `mirror`: all texts of the index after the change
+        # Documents that were cut into texts of the index before and after the change -> number of their passages.
+        self.documents = dict(self.opened.documents)
 
     @cached_property
     def ids(self) -> list[Ids]:
@@ -158,6 +162,11 @@ class _Index:
     def corpus(self) -> Corpus | None:
         """The texts; None if the recorded corpus is missing or has changed."""
         return _recorded_corpus(self.manifest.get("corpus"), self.folder)
+
+    def recorded(self, text: Passage) -> Passage:
+        """Return a text of the changed index with the record of its document."""
+        part = part_of(text.id, self.documents)
+        return replace(text, cut=None if part is None else Cut(*part, self.documents[part[0]]))
 
     def left(self, removed: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
         """Yield the id and fields of each remaining text."""
@@ -194,6 +203,7 @@ def _add_and_delete(
     to_delete = _texts_to_delete(index, delete, id_files, repeated=index.manifest.get("deletion") == deletion)
     index.manifest["deletion"] = deletion
     input_ids: list[str] = []
+    input_documents: dict[str, int] = {}
     added: list[str] = []
     labels = {} if index.corpus is None else {text.id: _label(text.fields) for text in index.corpus if text.fields}
     vectors, texts = None, None
@@ -203,6 +213,8 @@ def _add_and_delete(
             raise UnsupportedError(msg)
         vectors = _fitting(index, add)
         input_ids = added = list(vectors.ids)
+        if (vectors.folder / DOCUMENTS).is_file():
+            input_documents = read_documents(vectors.folder / DOCUMENTS)
         if (entry := vectors.manifest.get("corpus")) is not None:
             place = vectors.manifest.get("inputs", {}).get("texts", {}).get("path", entry["source"])
             texts = _recorded_corpus({**entry, "path": place}, Path(add))
@@ -211,7 +223,7 @@ def _add_and_delete(
             notices.note("the texts of the index are unknown, so every passage counts as new or changed.")
 
         def differing() -> Iterator[Passage]:
-            for passage in open_corpus(add):
+            for passage in collected(open_corpus(add), input_documents):
                 input_ids.append(passage.id)
                 if digests.get(passage.id) != _digest(passage) or passage.id in to_delete:
                     added.append(passage.id)
@@ -223,7 +235,9 @@ def _add_and_delete(
         if added:
             texts = open_corpus(work / "texts.jsonl")
             texts.counts_empty = False  # reported already
-    to_delete |= _stale_passages(input_ids, digests)
+    parts = ((name, part_of(name, index.documents)) for name in digests)
+    to_delete |= {name for name, part in parts if part and part[1] > input_documents.get(part[0], math.inf)}
+    index.documents = ({} if mirror else index.documents) | input_documents
     if mirror:
         to_delete |= digests.keys() - set(input_ids)
         if vectors is None and add is not None:
@@ -234,7 +248,7 @@ def _add_and_delete(
     outcome.deleted, outcome.changed = len(to_delete), len(replaced) + relabelled
     outcome.added, outcome.unchanged = len(added) - len(replaced), len(input_ids) - len(added) - relabelled
     if not to_delete and not added:
-        if relabelled:
+        if relabelled or index.documents != index.opened.documents:
             _commit(index, index.segments, None)
         return
     removed = frozenset(to_delete | replaced)
@@ -271,10 +285,8 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
     digests = index.digests
     documents: dict[str, list[str]] = {}
     for name in digests:
-        part = PART.fullmatch(name)
-        while part is not None:
-            documents.setdefault(part[1], []).append(name)
-            part = PART.fullmatch(part[1])
+        if (part := part_of(name, index.documents)) is not None:
+            documents.setdefault(part[0], []).append(name)
     known = digests.keys() | documents.keys()
     names: list[str] = []
     read = [name for name in delete if id_files and name not in known and os.path.isfile(name)]
@@ -295,17 +307,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
         unknown_ids = f"{len(unknown):,} of the {len(names):,} ids to delete{source}: {shortlist(unknown, 3)}"
         msg = f"'{index.folder}' does not contain {unknown_ids}{f'; did you mean {close!r}?' if close else '.'}"
         raise InputError(msg)
-    return {text for name in names for text in ([name] if name in digests else documents[name])}
-
-
-def _stale_passages(input_ids: Sequence[str], indexed: Iterable[str]) -> set[str]:
-    """Return the passages of documents that have become shorter: ID#4 if the input has only ID#1 to ID#3."""
-    numbers: dict[str, list[int]] = {}
-    for part in filter(None, map(PART.fullmatch, input_ids)):
-        numbers.setdefault(part[1], []).append(int(part[2]))
-    whole = {document: len(own) for document, own in numbers.items() if len(own) == max(own)}
-    parts = filter(None, map(PART.fullmatch, indexed))
-    return {part[0] for part in parts if int(part[2]) > whole.get(part[1], math.inf)}
+    return {text for name in names for text in (name, *documents.get(name, ())) if text in digests}
 
 
 def _fitting(index: _Index, vectors: str | Path) -> VectorStore:
@@ -511,11 +513,18 @@ def _commit(
         listed |= {name: storage.describe_file(folder / name) for name in names}
     # The inputs get the fingerprint of the current content, which differs from the original input.
     holds = storage.fingerprint_value(listed)
-    after = {name: entry for name, entry in manifest.items() if name not in ("check", "corpus", "fields")}
-    fields = f"{FOLDER}/fields-{number:04d}.parquet"
+    after = {name: entry for name, entry in manifest.items() if name not in ("check", "corpus", *TABLES)}
+    fields, documents = f"{FOLDER}/fields-{number:04d}.parquet", f"{FOLDER}/documents-{number:04d}.json"
     of_new = ((name, new_fields.get(name, {})) for name in added)
     if write_fields(folder / fields, itertools.chain(index.left(removed), of_new)):
         after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
+    if index.documents and (removed or added):
+        remaining_ids = itertools.chain((name for name in index.digests if name not in removed), added)
+        parts = filter(None, (part_of(name, index.documents) for name in remaining_ids))
+        index.documents = {document: index.documents[document] for document, _ in parts}
+    if index.documents:
+        storage.write_json(folder / documents, index.documents, indent=None)
+        after["documents"], listed[documents] = documents, storage.describe_file(folder / documents)
     # The files and folders of the original index are removed once it has only later segments.
     superseded: set[str] = set()
     if all(entry["name"] for entry in entries):
@@ -540,7 +549,7 @@ def _commit(
     if passages is not None:
         name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
         place = str((folder / name).absolute())
-        write_corpus(place, passages)
+        write_corpus(place, map(index.recorded, passages))
         fingerprint = storage.fingerprint_file(place)
         after["corpus"] = {"source": place, "fingerprint": fingerprint, "path": place, "relative_path": name}
         if "corpus" in after["inputs"]:
@@ -562,7 +571,8 @@ def _counts(counts: Sequence[Mapping[str, Any]], deleted: int) -> dict[str, floa
 def _sweep(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Remove files that the index no longer lists, including those of a killed change, unless a reader holds them."""
     listed = {name for segment in segments_of(manifest) for name in (segment.name, segment.deleted)}
-    listed |= {Path(manifest.get("corpus", {}).get("path", "")).name, Path(manifest.get("fields", "")).name}
+    listed |= {Path(manifest.get("corpus", {}).get("path", "")).name}
+    listed |= {Path(manifest.get(entry, "")).name for entry in TABLES}
     place = folder / FOLDER
     for path in list(place.iterdir()) if place.is_dir() else []:
         if path.name not in listed and _OURS.fullmatch(path.name):

@@ -21,7 +21,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts import Compressor, Representation, Side, Text
 from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.fields import FIELDS, write_fields
+from retrievalkit.data.passage_parts import write_tables
 from retrievalkit.data.queries import Query, read_queries
 from retrievalkit.data.sources import InMemory
 from retrievalkit.data.vectors import VectorWriter
@@ -96,9 +96,7 @@ def encode(
         files, reported = writer.checksums(), left_out.reported()
         if isinstance(source.rows, Corpus):
             skipped = {text["id"] for text in reported.get("left_out", ())}
-            rows = ((passage.id, passage.fields) for passage in source.rows if passage.id not in skipped)
-            if write_fields(staging / FIELDS, rows):
-                files[FIELDS] = storage.describe_file(staging / FIELDS)
+            files |= write_tables(staging, (passage for passage in source.rows if passage.id not in skipped))
         return storage.write_manifest(
             staging,
             "vectors",

@@ -19,6 +19,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FieldTable
+from retrievalkit.data.passage_parts import read_documents
 from retrievalkit.data.runs import Hits, Ranking, check_run, open_run, ranking
 from retrievalkit.errors import (
     ArtifactError,
@@ -83,6 +84,12 @@ class OpenIndex:
         """The fields of the texts; None if there are none, or the index predates fields."""
         name = self.manifest.get("fields")
         return None if name is None else FieldTable(storage.inside(self.folder, name))
+
+    @cached_property
+    def documents(self) -> Mapping[str, int]:
+        """The documents that rkit cut into the texts -> number of passages; empty if none is recorded."""
+        name = self.manifest.get("documents")
+        return {} if name is None else read_documents(storage.inside(self.folder, name))
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
         """Return the ids and scores of each query's top-k texts, optionally among allowed texts."""

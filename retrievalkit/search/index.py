@@ -16,7 +16,7 @@ from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Named, Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs
 from retrievalkit.data.corpus import open_corpus, write_corpus
-from retrievalkit.data.fields import FIELDS, write_fields
+from retrievalkit.data.passage_parts import write_tables
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.indexing.build import build_index
@@ -135,9 +135,8 @@ def _write_vectors(
             model.model.dimensions = encoded.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
     encoded.write(folder, **entries)
-    if corpus is not None and write_fields(folder / FIELDS, ((name, corpus.get(name).fields) for name in encoded.ids)):
-        files = storage.read_manifest(folder)["files"] | {FIELDS: storage.describe_file(folder / FIELDS)}
-        storage.add_to_manifest(folder, files=files)
+    if corpus is not None and (tables := write_tables(folder, map(corpus.get, encoded.ids))):
+        storage.add_to_manifest(folder, files=storage.read_manifest(folder)["files"] | tables)
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class DeleteOptions(ReadingOptions):
     """Options of `Index.delete`.
 
     Args:
-        ids: Ids of texts, or a single id; the id of a document deletes its passages ID#1, ID#2 ...
+        ids: Ids of texts, or a single id; the id of a document that rkit cut into passages deletes them all.
     """
 
     ids: Any
@@ -334,9 +333,9 @@ class Index(Searching):
     def add(self, options: AddOptions) -> dict[str, int]:
         """Add passages or vectors to the index; only new and changed texts are encoded.
 
-        A text whose id is already indexed replaces the old text; a document added as passages ID#1 to ID#3 loses its
-        other passages. The index and hybrids that contain it search the new state immediately, a service after a
-        reload.
+        A text whose id is already indexed replaces the old text; a document that rkit cut into fewer passages than
+        before loses the others. The index and hybrids that contain it search the new state immediately, a service
+        after a reload.
 
         Returns:
             The counts `added`, `changed`, `unchanged`, `deleted`, `encoded` and `compacted`, and the new totals `texts`

@@ -111,7 +111,7 @@ class HybridOptions(FusionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentOptions:
-    """Grouping of the passages ID#1, ID#2 ... of document ID into hits.
+    """Grouping of the passages of a document that rkit cut into hits.
 
     Args:
         by: Hits are documents, each with its passages, or single passages; by default documents in readable hits, and
@@ -124,6 +124,11 @@ class DocumentOptions:
 
     by: By | None = None
     document_score: Literal["best", "sum"] | None = None
+
+    @property
+    def requires_documents(self) -> bool:
+        """True if hits are documents by request, not by default."""
+        return self.by == "document" or self.document_score is not None
 
     def scored(self, default: By) -> DocumentScore | None:
         """Return the kind of document score; None if hits are passages."""

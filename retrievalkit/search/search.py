@@ -129,6 +129,8 @@ def search(options: SearchOptions) -> None:
 
     # 2. Open the indexes; a weights file must have been tuned for the same indexes.
     searcher = opened(options.indexes, options, options.named_options)
+    if documents is not None and options.requires_documents:
+        searcher.require_documents(options.corpus)
     fusion = fused.fused(count, searcher.identities)
 
     # 3. A single query, or an interactive session: readable hits.
@@ -222,8 +224,9 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     if options.shows_hits and options.runs_alone:
         msg = f"{selected[0]} needs an index folder to search, but '{places[0]}' is a file. Give an index."
         raise OptionError(msg)
-    shown = {"corpus": options.corpus, "explain": options.explain}
-    check_effect(shown, options.shows_hits, "hits to read (query, interactive)")
+    check_effect({"explain": options.explain}, options.shows_hits, "hits to read (query, interactive)")
+    read = options.shows_hits or (options.runs_alone and options.requires_documents)
+    check_effect({"corpus": options.corpus}, read, "hits to read (query, interactive), or runs by document")
     check_effect({"ray": options.cluster}, not options.runs_alone, "an index")
     check_effect({"split": options.split}, options.queries is not None, "queries")
     check_effect({"split": options.split}, not Path(options.queries or "").is_file(), "a folder of queries")

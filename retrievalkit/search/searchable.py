@@ -169,8 +169,8 @@ class Searching:
                 None = all queries of the fused runs.
             k: Hits per query; None = 10 for a text, 1,000 for many queries.
             filter: Only texts whose fields match, as in "year >= 2020 and source = faq".
-            by: Hits are documents ("document"), each with its passages ID#1, ID#2 ..., or single passages ("passage");
-                None = documents for a text, passages for many queries.
+            by: Hits are documents ("document"), each with the passages that rkit cut it into, or single passages
+                ("passage"); None = documents for a text, passages for many queries.
             document_score: Score of a document: the "best" score of its passages (the default), or the "sum" of the
                 scores of its passages among the first 1,000 passages, or 10 * k if that is more.
             split: Only the queries judged in this split of a BEIR folder.
@@ -182,6 +182,8 @@ class Searching:
         """
         kinds = DocumentOptions(by=by, document_score=document_score)
         with notices.collected(strict=strict):
+            if kinds.requires_documents:
+                self.searcher.require_documents(self.corpus)
             if isinstance(query, str):
                 documents = kinds.scored("document")
                 count = hit_count(k, HITS_TO_READ)

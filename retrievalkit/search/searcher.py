@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from retrievalkit.contracts import Allowed, Candidates, declarations
 from retrievalkit.contracts.cluster import RANKS, ClusterOptions, check_same, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
-from retrievalkit.data.passage_parts import PART, DocumentScore, by_document
+from retrievalkit.data.passage_parts import DocumentScore, by_document, documents_of
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
@@ -117,8 +117,8 @@ class Searcher:
         # Sources that were reported because they cannot compute scores, or lack documents.
         self._without_scores: set[int] = set()
         self._lacking_documents: set[int] = set()
-        # True once a search has returned passages ID#N: the next search for documents starts deep.
-        self._in_parts = False
+        # True once it was reported that the indexes record no documents of their passages.
+        self._without_documents = False
         known = [index for index in self.indexes if "corpus" in index.manifest]
         for index in known[1:]:
             first, second = known[0].manifest["corpus"], index.manifest["corpus"]
@@ -135,6 +135,30 @@ class Searcher:
     def indexes(self) -> list[OpenIndex]:
         """The sources that are indexes."""
         return [source for source in self.sources if isinstance(source, OpenIndex)]
+
+    @cached_property
+    def documents(self) -> Mapping[str, int]:
+        """The documents that rkit cut into the texts of the indexes -> number of passages."""
+        documents: dict[str, int] = {}
+        for index in self.indexes:
+            for document, count in index.documents.items():
+                documents[document] = max(count, documents.get(document, 0))
+        return documents
+
+    def require_documents(self, corpus: declarations.Place | None) -> None:
+        """Look up the documents of passages, for runs in the corpus; note, or refuse, if they are not recorded."""
+        if not self.indexes and corpus is not None:
+            self.documents = documents_of(open_corpus(str(corpus)))
+        if self.documents or self._without_documents:
+            return
+        do = "rkit convert --passages and rkit sync cut documents into passages, and record it."
+        if not self.indexes:
+            named = "give the corpus that was searched" if corpus is None else f"'{corpus}' does not record them"
+            msg = f"a run has the ids of passages, not of their documents: {named}. {do}"
+            raise InputError(msg)
+        self._without_documents = True
+        labels = ", ".join(f"'{index.label}'" for index in self.indexes)
+        self.note(f"no documents are recorded in {labels}, so each text is a hit of its own. {do}")
 
     @property
     def labels(self) -> list[str]:
@@ -197,9 +221,10 @@ class Searcher:
     ) -> Findings:
         """Return the k best hits of each query of `ask`: documents if `documents` names a score, else passages.
 
+        A text that was not cut from a document, according to the record of its index, is a document.
         The best `depth` hits of each source are fused: by default 1,000, or k if that is more.
         """
-        if documents is not None:
+        if documents is not None and self.documents:
             return self._documents(queries, k, fusion, depth, filter, documents)
         if fusion is None:
             return Findings(self.sources[0].rankings(queries, k, *self.allowed(filter)))
@@ -218,24 +243,23 @@ class Searcher:
         """Search for passages, going deeper for each query until it has k documents or no passages are left."""
         deep = max(PASSAGES * k, FUSION_DEPTH if score == "sum" else 0)
         answers: dict[int, tuple[Ranking, Candidates, dict[str, Hits]]] = {}
-        waiting = [(list(range(len(queries))), queries, deep if self._in_parts or score == "sum" else k)]
+        waiting = [(list(range(len(queries))), queries, deep)]
         while waiting:
             rows, batch, depth_now = waiting.pop()
             results, incomplete = self.search(batch, depth_now, fusion, depth, filter), list[int]()
-            self._in_parts |= any(PART.fullmatch(passage) for ids, _ in results.rankings for passage in ids)
             # Passages have their ranks among all passages, even with a single source.
             candidates = results.candidates or [
                 gather([ranking], query.id) for ranking, query in zip(results.rankings, batch, strict=True)
             ]
             for number, ranking in enumerate(results.rankings):
-                best = by_document(as_hits(*ranking), score)[:k]
-                if len(ranking[0]) == depth_now and (len(best) < k or (self._in_parts and depth_now < deep)):
+                best = by_document(as_hits(*ranking), self.documents, score)[:k]
+                if len(ranking[0]) == depth_now and len(best) < k:
                     incomplete.append(number)
                     continue
                 passages = {hit.id: hit.passages for hit in best if hit.passages != [(hit.id, hit.score)]}
                 documents = [hit.id for hit in best], [hit.score for hit in best]
                 answers[rows[number]] = documents, candidates[number], passages
-            deeper = max(deep, depth_now * PASSAGES)
+            deeper = depth_now * PASSAGES
             for start in range(0, len(incomplete), size := queries_at_once(deeper, depth)):
                 group = incomplete[start : start + size]
                 waiting.append(([rows[number] for number in group], batch.take(group), deeper))

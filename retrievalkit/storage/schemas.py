@@ -137,6 +137,7 @@ class Index(Manifest):
     segments: Annotated[list[Segment], Field(min_length=1)] = _MISSING
     change: Count = _MISSING
     fields: InnerName = _MISSING
+    documents: InnerName = _MISSING
     superseded: list[PlainName] = _MISSING
 
 

@@ -144,7 +144,7 @@ def explain(
     fusion = choice.fusion or Fusion("sum", missing="minimum")  # for one index: its own scores
     candidates = searcher.candidates(batch, 1, fusion, choice.depth)[0]
     ranked = dict(as_hits(*fusion(candidates, len(candidates.ids))))
-    ranks = {hit.id: rank for rank, hit in enumerate(by_document(ranked.items()), 1)}
+    ranks = {hit.id: rank for rank, hit in enumerate(by_document(ranked.items(), searcher.documents), 1)}
     ranks |= {passage: rank for rank, passage in enumerate(ranked, 1)}
     more = [document for document in dict.fromkeys(ids) if document not in set(candidates.ids)]
     sources = candidates.scores.shape[1]

@@ -211,7 +211,8 @@ class VectorStore:
     @property
     def fingerprint(self) -> str:
         """A fingerprint of the vectors and their ids, computed from the files' checksums."""
-        files = {name: entry for name, entry in self.manifest["files"].items() if name != "fields.parquet"}
+        described = ("fields.parquet", "documents.json")
+        files = {name: entry for name, entry in self.manifest["files"].items() if name not in described}
         return storage.fingerprint_value(files)
 
     def shards(self) -> Iterator[tuple[int, np.ndarray]]:

@@ -295,8 +295,8 @@ def cut_of(record: Record, identifier: str) -> Cut | None:
     fits = [type(part) for part in (cut.document, cut.number, cut.of)] == [str, int, int]
     if fits and cut.document and 1 <= cut.number <= cut.of and identifier == f"{cut.document}#{cut.number}":
         return cut
-    msg = f"'cut' is {shown(value)}, which is not a record of passage '{identifier}': its document, its number in it, "
-    msg += "and their count. The id is DOCUMENT#NUMBER: change both, or remove 'cut'."
+    msg = f"'cut' is {shown(value)}, but the id is '{identifier}'. Passage 'number' of the 'of' passages of 'document' "
+    msg += "has the id DOCUMENT#NUMBER: change both, or remove 'cut'."
     raise record.error(msg)
 
 

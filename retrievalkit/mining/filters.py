@@ -19,7 +19,7 @@ from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Plac
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.json_text import shown
 from retrievalkit.errors import OptionError
-from retrievalkit.mining.options import Mined, MiningOptions, document_pattern
+from retrievalkit.mining.options import RECORDED, Mined, MiningOptions, document_pattern
 from retrievalkit.mining.shingles import likeness, repeats, shingles_of
 from retrievalkit.registry.component_options import read_call
 
@@ -141,7 +141,7 @@ class SameDocument(Filter):
     """Drops passages of a positive's document.
 
     Args:
-        way: "title", or a regular expression that matches the document's name in an id; see `MiningOptions`.
+        way: "recorded", "title", or a regular expression that matches the document's name in an id; see `MiningOptions`.
     """
 
     name = "document of a positive"
@@ -151,6 +151,9 @@ class SameDocument(Filter):
         pattern = document_pattern(way)
 
         def document(identifier: str) -> str | None:
+            if way == RECORDED:
+                cut = inputs.passages(identifier).cut
+                return None if cut is None else cut.document
             if pattern is None:
                 return " ".join(inputs.passages(identifier).title.split()).casefold() or None
             match = pattern.match(identifier)

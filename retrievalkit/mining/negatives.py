@@ -19,6 +19,7 @@ from retrievalkit.errors import DataError, InputError, OptionError
 from retrievalkit.mining.audit import audit_page, distribution
 from retrievalkit.mining.examples import group_questions, merge_examples, mined_examples
 from retrievalkit.mining.mine import MineOptions
+from retrievalkit.mining.options import RECORDED
 from retrievalkit.mining.parts import MinedParts, Mining, part_size
 from retrievalkit.mining.sources import Sources
 from retrievalkit.reporting import notices
@@ -38,6 +39,10 @@ def mine(options: MineOptions) -> dict[str, Any]:
         msg = f"precision {precision} only applies to a checkpoint, an index or a re-ranker. Leave it out."
         raise OptionError(msg)
     corpus = open_corpus(options.corpus)
+    if options.same_document == RECORDED and all(passage.cut is None for passage in corpus):
+        msg = f"'{corpus.source}' does not record documents: rkit convert --passages and rkit sync do. Give a title or "
+        msg += "a regular expression as same_document."
+        raise InputError(msg)
     examples, other = (
         None if read is None else against_corpus(in_passages(read, corpus), corpus)
         for read in (_read(options), None if options.merge_with is None else read_examples(options.merge_with))

@@ -17,7 +17,7 @@ from retrievalkit.registry.component_options import read_call
 Share = Annotated[float, Gt(0), Le(1)]
 Merge = Literal["concatenate", "pool"]
 
-TITLE = "title"
+RECORDED, TITLE = "recorded", "title"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,9 @@ class MiningOptions:
         skip_top: Number of top ranks to drop, as they may be unlabelled positives.
         drop_answers: Drop passages that contain the question's answer (DPR's rule, see `data.answers`).
         drop_positives: Drop the question's known positives, from all examples with its text, and copies of their text.
-        same_document: Drop passages of a positive's document: "title" if passages of a document share a title (as DPR's
-            do), or a regular expression that matches the document's name at the start of an id, such as "(.+)#".
+        same_document: Drop passages of a positive's document: "recorded" if rkit cut the documents, "title" if passages
+            of a document share a title (as DPR's do), or a regular expression that matches the document's name at the
+            start of an id, such as "(.+)#".
         near_duplicates: Drop passages that share at least this fraction of their word 5-grams with a positive, or with
             a better negative (Jaccard's coefficient, such as 0.8).
         margin_absolute: Keep hits whose score is at least this much below the positive's.
@@ -59,7 +60,7 @@ class MiningOptions:
     skip_top: Annotated[int, Ge(0)] = 0
     drop_answers: bool = False
     drop_positives: bool = True
-    same_document: Annotated[str | None, Flag(metavar="title|REGEX")] = None
+    same_document: Annotated[str | None, Flag(metavar="recorded|title|REGEX")] = None
     near_duplicates: Share | None = None
     margin_absolute: float | None = None
     margin_relative: Share | None = None
@@ -111,13 +112,13 @@ def filter_class(text: str) -> type[Filter]:
 
 
 def document_pattern(text: str) -> re.Pattern[str] | None:
-    """Compile the pattern of a document's name in a passage's id; None if titles identify documents."""
-    if text == TITLE:
+    """Compile the pattern of a document's name in a passage's id; None if its record or title identifies it."""
+    if text in (RECORDED, TITLE):
         return None
     try:
         pattern = re.compile(text)
     except re.error as error:
-        msg = f"same_document is '{text}', which is neither '{TITLE}' nor a regular expression ({error})."
+        msg = f"same_document is '{text}', which is neither '{RECORDED}', '{TITLE}' nor a regular expression ({error})."
         raise OptionError(msg) from None
     if pattern.match(""):
         msg = f"same_document is '{text}', which matches every id. Include the end of the name, as in '(.+)#'."

@@ -204,21 +204,27 @@ def test_a_run_of_parts_becomes_a_run_of_passages(tmp_path, folder):
     (tmp_path / "parts.trec").write_text(
         "1 Q0 b#x#2 1 9.5 t\n1 Q0 a#3 2 8 t\n1 Q0 b#x#1 3 7 t\n1 Q0 a#1 4 6 t\n1 Q0 c#1 5 5 t\n2 Q0 b#x#1 1 1 t\n"
     )
-    counts, _ = run(tmp_path / "parts.trec", tmp_path / "passages.trec", "--merge-parts")
+    run(folder, tmp_path / "parts.jsonl", "--kind", "corpus", "--parts", "3")
+    of = ("--merge-parts", "--corpus", tmp_path / "parts.jsonl")
+    counts, _ = run(tmp_path / "parts.trec", tmp_path / "passages.trec", *of)
     assert counts == {"results": 4}
     assert read_run(tmp_path / "passages.trec") == {"1": [("b#x", 9.5), ("a", 8.0), ("c", 5.0)], "2": [("b#x", 1.0)]}
     evaluation = Run.load(tmp_path / "passages.trec").evaluate(folder, "RR@10")
     assert evaluation["RR@10"] == pytest.approx((1 / 2 + 1 + 0) / 3)
-    run(tmp_path / "parts.trec", tmp_path / "ms.tsv", "--merge-parts", "--form", "msmarco")
+    run(tmp_path / "parts.trec", tmp_path / "ms.tsv", *of, "--form", "msmarco")
     assert (tmp_path / "ms.tsv").read_text().splitlines()[:2] == ["1\tb#x\t1", "1\ta\t2"]
 
 
-@pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x"])
-def test_a_run_of_whole_documents_is_refused(tmp_path, part):
+@pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x", "a#4", "a#01", "a#\u0661", "b#1", f"a#{'9' * 5000}"], ids=range(10))
+def test_a_run_of_other_texts_is_refused(tmp_path, folder, part):
+    """Parts are those that the corpus records, whatever an id looks like."""
+    run(folder, tmp_path / "parts.jsonl", "--kind", "corpus", "--parts", "3")
     (tmp_path / "run.trec").write_text(f"1 Q0 {part} 1 9.5 t\n")
-    with pytest.raises(DataError, match=f"document '{part}' is not a part of a passage"):
-        run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts")
+    with pytest.raises(DataError, match=f"{part[-9:]}' is not recorded as a part of a passage"):
+        run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts", "--corpus", tmp_path / "parts.jsonl")
     assert not (tmp_path / "out.trec").exists()
+    with pytest.raises(OptionError, match="Give the corpus of the parts"):
+        run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,11 @@ def test_wrong_usage(tmp_path, folder, words, message):
 
 
 def test_examples_may_refer_to_documents_that_the_corpus_stores_as_passages(tmp_path):
-    passages = [{"_id": f"a#{number}", "text": text} for number, text in enumerate(["of Rome", "of the Tiber"], 1)]
+    passages = [
+        {"_id": f"a#{number}", "text": text, "cut": {"document": "a", "number": number, "of": 2}}
+        for number, text in enumerate(["of Rome", "of the Tiber"], 1)
+    ]
+    passages += [{"_id": f"c#{number}", "text": f"ticket {number}"} for number in (1, 2)]
     corpus = write(tmp_path / "corpus.jsonl", [*passages, {"_id": "b", "text": "of Paris"}])
     rows = [
         {"query": "which river", "positives": ["a"], "negatives": ["b"], "answers": ["Tiber"]},
@@ -251,6 +261,6 @@ def test_examples_may_refer_to_documents_that_the_corpus_stores_as_passages(tmp_
         open_examples(examples, open_corpus(corpus), "train"),
     ):
         assert [(row.positives, row.negatives) for row in read.rows] == [(("a#2",), ("b",)), (("b",), ("a#1", "a#2"))]
-    write(examples, [{"query": "which river", "positives": ["c"], "negatives": []}])
+    write(examples, [{"query": "which river", "positives": ["c"], "negatives": []}])  # the ids of c were not cut
     with pytest.raises(DataError, match="unknown document id 'c'"):
         open_examples(examples, open_corpus(corpus), "train")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import retrievalkit as rk
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import storage
 from retrievalkit.cli import main
@@ -57,15 +58,24 @@ def rkit(*words):
     return CliRunner().invoke(main, ["index", *map(str, words)])
 
 
-def collection(path, texts):
-    path.write_text("".join(json.dumps({"_id": k, "title": "", "text": text}) + "\n" for k, text in texts.items()))
+def collection(path, texts, of=()):
+    """A corpus; `of` maps the documents that its texts were cut from to their numbers of passages."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in cut_rows(texts, of)))
     return path
 
 
-def encoded(model, folder, texts):
+def cut_rows(texts, of):
+    for name, text in texts.items():
+        document, _, number = name.rpartition("#")
+        is_cut = document in of and int(number) <= of[document]
+        cut = {"cut": {"document": document, "number": int(number), "of": of[document]}} if is_cut else {}
+        yield {"_id": name, "title": "", "text": text, **cut}
+
+
+def encoded(model, folder, texts, of=()):
     """An index of texts encoded by a model."""
     options = encoding.EncodingOptions(pooler="mean", precision="fp32")
-    corpus, vectors = collection(folder.with_suffix(".jsonl"), texts), folder.with_suffix(".vectors")
+    corpus, vectors = collection(folder.with_suffix(".jsonl"), texts, of), folder.with_suffix(".vectors")
     encoding.encode(model, corpus, output=vectors, side="document", options=options)
     build_index(vectors, output=folder)
     return folder
@@ -225,7 +235,8 @@ A = [f"notes/a.txt#{number}" for number in (1, 2, 3, 4)]
 def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, ids, left):
     """Ids of texts and documents take precedence over file names; with an unknown id, nothing is deleted."""
     monkeypatch.chdir(tmp_path)
-    build_index(write(tmp_path / "v", [*A, "b.md#1", "gone.txt"], checkpoint="m"), output=tmp_path / "index")
+    rows = cut_rows(dict.fromkeys([*A, "b.md#1", "gone.txt"], "x"), {"notes/a.txt": 4, "b.md": 1})
+    rk.Index.build(list(rows), vectors=np.eye(6, DIM, dtype=np.float32), output=tmp_path / "index")
     files = {"gone.txt": "b.md#1\n", "list.txt": "notes/a.txt\nb.md#1\n", "unknown.txt": "b.md\nnowhere\nelsewhere\n"}
     for name, text in {**files, "corpus.tsv": "b.md#1\tx\ty\n"}.items():
         (tmp_path / name).write_text(text)
@@ -240,16 +251,24 @@ def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, i
 
 @pytest.mark.parametrize("passages", [True, False])
 def test_a_document_with_fewer_passages_loses_the_others(tmp_path, tiny_model, passages):
-    """If its first passages are all added; if one of them is missing, the others stay."""
-    index = encoded(tiny_model, tmp_path / "a", {f"a.txt#{n}": f"passage {n}" for n in (1, 2, 3)} | {"b.txt#1": "b"})
-    for name, texts, deleted in (("c", {"a.txt#2": "other"}, 0), ("b", {"a.txt#1": "passage 1"}, 2)):
+    """Only passages beyond its new number of passages; passages that are merely not added again stay."""
+    texts = {f"a.txt#{n}": f"passage {n}" for n in (1, 2, 3)} | {"b.txt#1": "b", "a.txt#7": "my own"}
+    index = encoded(tiny_model, tmp_path / "a", texts, {"a.txt": 3, "b.txt": 1})
+    for name, new, count, deleted in (
+        ("c", {"a.txt#2": "other"}, 3, 0),
+        ("b", {"a.txt#1": "passage 1"}, 1, 2),
+        ("d", {"a.txt#1": "passage 1", "a.txt#2": "longer"}, 2, 0),
+    ):
         if passages:
-            more = collection(tmp_path / "more.jsonl", texts)
+            more = collection(tmp_path / "more.jsonl", new, {"a.txt": count})
         else:
-            more = encoded(tiny_model, tmp_path / name, texts).with_suffix(".vectors")
+            more = encoded(tiny_model, tmp_path / name, new, {"a.txt": count}).with_suffix(".vectors")
         assert change_index(index, add=more).deleted == deleted
+        assert change_index(index, add=more).deleted == 0
     corpus = open_corpus(read_manifest(index, "index")["corpus"]["path"])
-    assert sorted(corpus.ids()) == ["a.txt#1", "b.txt#1"]
+    cuts = {passage.id: passage.cut and (passage.cut.document, passage.cut.of) for passage in corpus}
+    assert cuts == {"a.txt#1": ("a.txt", 2), "a.txt#2": ("a.txt", 2), "b.txt#1": ("b.txt", 1), "a.txt#7": None}
+    assert open_index(index).documents == {"a.txt": 2, "b.txt": 1}
 
 
 def test_repeated_deletions_and_compacting_are_reported(index, tmp_path):

@@ -1,4 +1,4 @@
-"""Documents as hits: the passages ID#1, ID#2 ... of document ID form a single hit."""
+"""Documents as hits: the passages that a document was cut into form a single hit; other ids are opaque."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from retrievalkit.evaluation.run import Run
 
 PARTS = [1, 1, 2, 3, 5, 8, 13, 21, 34, 120]
 IDS = [f"d#{d}#{part}" if d % 2 else f"e{d}#{part}" for d, count in enumerate(PARTS) for part in range(1, count + 1)]
-IDS += ["e0", "whole", "#7", "x#0"]
-"""Passages of 13 documents; e0 is an id next to e0#1, and the last three ids belong to no other document."""
+IDS += ["e0", "whole", "#7", "x#0", "tools#1", "tools#2", "e2#4", "d#1#2#1"]
+"""Passages of documents; e0 is an id next to e0#1, and the ids after it belong to no document that was cut."""
 
 
 def vectors(seed):
@@ -31,19 +31,30 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("documents")
 
 
+def rows(ids, of, **fields):
+    """Return passages, with the record that those of the documents in `of` were cut from them."""
+    for name in ids:
+        document, _, number = name.rpartition("#")
+        cut = {"cut": {"document": document, "number": int(number), "of": of[document]}} if document in of else {}
+        yield {"id": name, "text": name, **cut, **{field: values[name] for field, values in fields.items()}}
+
+
+CUT = {f"d#{d}" if d % 2 else f"e{d}": count for d, count in enumerate(PARTS)}
+ROWS = [*rows(IDS[: sum(PARTS)], CUT), *rows(IDS[sum(PARTS) :], {})]
+
+
 @pytest.fixture(scope="module")
 def indexes(folder):
     of = {"flat": (vectors(1), "flat", {}), "faiss": (vectors(1), "faiss", {"factory": "Flat"})}
     of |= {"other": (vectors(2), "flat", {})}
     return {
-        name: rk.Index.build(vectors=array, ids=IDS, output=folder / name, indexer=indexer, indexer_options=options)
+        name: rk.Index.build(ROWS, vectors=array, output=folder / name, indexer=indexer, indexer_options=options)
         for name, (array, indexer, options) in of.items()
     }
 
 
-def document_of(passage):
-    document, _, number = passage.rpartition("#")
-    return document if document and number.isdigit() and number[0] != "0" else passage
+def document_of(passage, whole=IDS[sum(PARTS) :]):
+    return passage if passage in whole else passage.rpartition("#")[0]
 
 
 def grouped(passages, score):
@@ -93,8 +104,9 @@ def test_passages_are_fused_before_they_are_grouped_into_documents(indexes, quer
 
 def test_documents_consist_of_passages_that_pass_the_filter(folder):
     array, parities = vectors(1), {name: len(name) % 2 for name in IDS}
-    rows = [{"id": name, "text": name, "parity": parity} for name, parity in parities.items()]
-    index = rk.Index.build(rows, vectors=array, output=folder / "parities")
+    index = rk.Index.build(
+        [{**row, "parity": parities[row["id"]]} for row in ROWS], vectors=array, output=folder / "parities"
+    )
     query = np.array([2, -1, 1, 0], dtype=np.float32)
     ranked = [hit for hit in index.search(query[None], k=len(IDS))["0"] if parities[hit[0]]]
     for score in ("best", "sum"):
@@ -107,7 +119,7 @@ def test_a_query_is_searched_as_deep_as_it_needs(folder):
     """A document of 2,000 passages fills the first ranks; a sum is over 1,000 passages, or more if necessary."""
     ids = [*(f"long#{part}" for part in range(1, 2001)), "a#1", "a#2", "b"]
     array = np.array([[1, 0]] * 1500 + [[0.25, 1]] * 500 + [[0.5, 2], [0.5, 2], [0, 3]], dtype=np.float32)
-    index = rk.Index.build(vectors=array, ids=ids, output=folder / "long")
+    index = rk.Index.build(list(rows(ids, {"long": 2000, "a": 2})), vectors=array, output=folder / "long")
     queries = np.array([[1, 0], [0, 1]], dtype=np.float32)
     found = index.search(queries, k=3, by="document")
     assert found["0"] == [("long", 1.0), ("a", 0.5), ("b", 0.0)]
@@ -123,12 +135,13 @@ def test_a_query_is_searched_as_deep_as_it_needs(folder):
 
 
 def test_a_run_of_documents_equals_merged_parts(indexes, folder):
-    """`rkit convert --merge-parts` gives the same scores for a deep run."""
+    """`rkit convert --merge-parts` gives the same scores for a deep run; both read the record in the corpus."""
     query = np.array([[2, -1, 1, 0]], dtype=np.float32)
     parts = rk.Hybrid([indexes["flat"], indexes["other"]]).search(query, k=len(IDS))
     run = {"0": [hit for hit in parts["0"] if document_of(hit[0]) != hit[0]]}
     Run(run).save(folder / "parts.trec")
-    rk.convert(folder / "parts.trec", folder / "merged.trec", merge_parts=True)
+    rk.convert(ROWS, folder / "rows.jsonl", kind="corpus")
+    rk.convert(folder / "parts.trec", folder / "merged.trec", merge_parts=True, corpus=folder / "rows.jsonl")
     args = [
         folder / "parts.trec",
         folder / "parts.trec",
@@ -136,6 +149,8 @@ def test_a_run_of_documents_equals_merged_parts(indexes, folder):
         "sum",
         "--by",
         "document",
+        "--corpus",
+        folder / "rows.jsonl",
         "-o",
         folder / "run.trec",
     ]

@@ -74,6 +74,8 @@ class Service:
         text, k = form.query, self._count("k", form.k, HITS_TO_READ)
         self._check_length("filter", form.filter or "")
         choice = replace(collection.choose(form.indexes, HybridOptions(**form.given())), filter=form.filter)
+        if form.requires_documents:
+            collection.searcher(choice.labels).require_documents(None)
         depth = self._rerank_depth(form.rerank)
         reranker = self.reranker if depth else None
         with self.batcher.admitted():

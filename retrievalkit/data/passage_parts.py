@@ -203,12 +203,13 @@ def by_document(
 def merged(run: Iterable[tuple[str, Hits]], source: object, corpus: Corpus) -> Iterator[tuple[str, Hits]]:
     """Convert a run of the parts in a corpus to a run of passages, each with the score of its best part."""
     documents = documents_of(corpus)
+    if not documents:
+        msg = f"'{corpus.source}' does not record that its passages are parts. Give the corpus that rkit convert wrote."
+        raise DataError(msg)
     for query, hits in run:
-        for part, _ in hits:
-            if part_of(part, documents) is None:
-                msg = f"'{part}' is not recorded as a part of a passage in '{corpus.source}'. Give a run of parts, and "
-                msg += "the corpus that rkit cut into them."
-                raise DataError(msg, file=source)
+        whole = [name for name, _ in hits if part_of(name, documents) is None]
+        if whole and (unknown := corpus.missing(whole)):
+            raise corpus.unknown(min(unknown), file=source)
         yield query, [(hit.id, hit.score) for hit in by_document(hits, documents)]
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.cli import main
-from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.corpus import Corpus, Cut, open_corpus
 from retrievalkit.data.examples import read_examples
-from retrievalkit.data.passage_parts import equal_parts, in_passages, joined, windows
+from retrievalkit.data.passage_parts import documents_of, equal_parts, in_passages, joined, open_document, windows
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run
@@ -149,6 +149,36 @@ def test_a_collection(tmp_path, folder):
     assert read_manifest(tmp_path / "parts", "collection")["options"]["parts"] == "sentences"
 
 
+def test_parts_keep_their_record_in_copies(tmp_path, folder):
+    """Each row records its document, so copied, filtered and joined files of parts stay parts, and only these."""
+    run(folder, tmp_path / "parts.jsonl", "--kind", "corpus", "--parts", "3")
+    own = write(tmp_path / "own.jsonl", [{"_id": "a#4", "text": "mine"}, {"_id": "d#1", "text": "mine", "cut": "loin"}])
+    (tmp_path / "joined.jsonl").write_text(own.read_text() + (tmp_path / "parts.jsonl").read_text())
+    run(tmp_path / "joined.jsonl", tmp_path / "again.jsonl.gz", "--kind", "corpus")
+    corpus = list(open_corpus(tmp_path / "again.jsonl.gz"))
+    assert [passage.cut for passage in corpus[:3]] == [None, None, Cut("a", 1, 3)]
+    assert documents_of(corpus) == {"a": 3, "b#x": 3, "c": 1}
+    assert corpus[1].fields == {"cut": "loin"}
+    assert open_document(Corpus.of(corpus), "a").passages.keys() == {"a#1", "a#2", "a#3"}
+    assert open_document(Corpus.of(corpus), "d") is None
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"document": "b", "number": 1, "of": 2},
+        {"document": "a", "number": 2, "of": 2},
+        {"document": "a", "number": 1, "of": 0},
+        {"document": "a", "number": True, "of": 1},
+        {"document": ["a"], "number": 1, "of": 1},
+    ],
+)
+def test_a_record_that_contradicts_its_id_is_refused(tmp_path, cut):
+    corpus = write(tmp_path / "corpus.jsonl", [{"_id": "a#1", "text": "x", "cut": cut}])
+    with pytest.raises(DataError, match=r"corpus\.jsonl:1: 'cut' is .*, but the id is 'a#1'"):
+        list(open_corpus(corpus))
+
+
 def test_judgements_alone(tmp_path, folder):
     """Answers and passages come from the collection, or from --corpus if the source is a file of judgements."""
     run(folder, tmp_path / "parts", "--parts", "sentences")
@@ -217,14 +247,20 @@ def test_a_run_of_parts_becomes_a_run_of_passages(tmp_path, folder):
 
 @pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x", "a#4", "a#01", "a#\u0661", "b#1", f"a#{'9' * 5000}"], ids=range(10))
 def test_a_run_of_other_texts_is_refused(tmp_path, folder, part):
-    """Parts are those that the corpus records, whatever an id looks like."""
+    """Parts are those that the corpus records, whatever an id looks like; its other texts are whole passages."""
     run(folder, tmp_path / "parts.jsonl", "--kind", "corpus", "--parts", "3")
     (tmp_path / "run.trec").write_text(f"1 Q0 {part} 1 9.5 t\n")
-    with pytest.raises(DataError, match=f"{part[-9:]}' is not recorded as a part of a passage"):
+    with pytest.raises(DataError, match=r"run\.trec: unknown document id 'a|b|#"):
         run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts", "--corpus", tmp_path / "parts.jsonl")
     assert not (tmp_path / "out.trec").exists()
+    with (tmp_path / "parts.jsonl").open("a") as stream:
+        stream.write(json.dumps({"_id": part, "text": "my own"}) + "\n")
+    run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts", "--corpus", tmp_path / "parts.jsonl")
+    assert read_run(tmp_path / "out.trec") == {"1": [(part, 9.5)]}
     with pytest.raises(OptionError, match="Give the corpus of the parts"):
         run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts")
+    with pytest.raises(DataError, match="does not record that its passages are parts"):
+        run(tmp_path / "run.trec", tmp_path / "out.trec", "--merge-parts", "--corpus", folder)
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,31 @@ def test_documents_lists_of_ids_and_corpora_are_deleted(tmp_path, monkeypatch, i
     assert sorted(found("index")[0][0]) == sorted(["b.md#1", "gone.txt", *A] if refused else left)
 
 
+@pytest.mark.parametrize("own", ["tools#{}", "CVE-2024#{}", "a#b#{}", "#{}", "x#0{}"])
+def test_ids_of_the_users_own_are_changed_one_by_one(tmp_path, own):
+    """An id that looks like that of a passage is an id like any other, unless rkit has cut the passage."""
+    names = [own.format(number) for number in range(1, 7)]
+    rows, vectors = [{"id": name, "text": f"ticket {name}"} for name in names], np.eye(6, DIM, dtype=np.float32)
+    index = rk.Index.build(rows, vectors=vectors, output=tmp_path / "index")
+    index.add([{"id": names[0], "text": "resolved"}], vectors=vectors[:1])
+    assert sorted(index.search(vectors[:1], k=10, by="document")["0"]) == sorted(index.search(vectors[:1], k=10)["0"])
+    index.delete(names[1])
+    with pytest.raises(InputError, match="does not contain"):
+        index.delete(names[0].rpartition("#")[0] or "#")
+    assert {name for name, _ in index.search(vectors[:1], k=10)["0"]} == {*names} - {names[1]}
+    assert not index.searcher.documents
+
+
+def test_a_record_that_a_text_lacked_is_added_to_the_index(tmp_path):
+    """An index without records gets them from the same passages, without a change of its texts."""
+    texts, vectors = {f"a.txt#{n}": f"passage {n}" for n in (1, 2)}, np.eye(2, DIM, dtype=np.float32)
+    index = rk.Index.build(list(cut_rows(texts, {})), vectors=vectors, output=tmp_path / "index")
+    assert index.add(list(cut_rows(texts, {"a.txt": 2})))["unchanged"] == 2
+    assert index.search(vectors[0], k=5)[0].id == "a.txt"
+    assert index.delete("a.txt#1")["deleted"] == 1
+    assert index.document("a.txt").text == "passage 2"
+
+
 @pytest.mark.parametrize("passages", [True, False])
 def test_a_document_with_fewer_passages_loses_the_others(tmp_path, tiny_model, passages):
     """Only passages beyond its new number of passages; passages that are merely not added again stay."""

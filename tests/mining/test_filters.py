@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.contracts import Found, Question
-from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.corpus import Corpus, Cut, Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import DataError
@@ -22,6 +22,7 @@ PASSAGES = {
     "d3#0": ("", "dogs bark at night when the moon is out and new"),
     "d4#0": ("Birds", "birds fly"),
 }
+CUT = {"d1#1": Cut("d1", 1, 2), "d2#1": Cut("d2", 1, 1)}
 TEXTS = [("d1#1", 9.0), ("d1#0", 8.0), ("d2#0", 7.0), ("d2#1", 6.0), ("d3#0", 5.0), ("d4#0", 4.0)]
 HITS = [("p1", 10.0), ("p2", 9.0), ("p3", 8.0), ("p4", 6.0), ("p5", 5.0)]
 BELOW_0 = [("p1", -9.0), ("p2", -10.0), ("p3", -10.5), ("p4", -11.0), ("p5", -12.0)]
@@ -31,7 +32,7 @@ def outcome_of(hits, positives, copies=(), holds=None, scores=None, **options):
     """Return the outcome for a question, and the filters by name."""
     chosen = MiningOptions(**options)
     question = Question(Query("q", "a question", ("yes",)), ("q",), frozenset(positives), frozenset(copies))
-    filters = make_filters(chosen, lambda one: Passage(one, *PASSAGES[one]), scores)
+    filters = make_filters(chosen, lambda one: Passage(one, *PASSAGES[one], cut=CUT.get(one)), scores)
     (outcome,) = mine_part([Found.of(question, hits, holds)], chosen, filters)
     return outcome, {one.name: one for one in filters}
 
@@ -120,6 +121,9 @@ TWO = scored(d1_0=4.0, d4_0=2.0, d1_1=3.0, d2_0=2.0, d2_1=0.0, d3_0=0.0)
         # Titles are compared without case and white space; a passage without a title belongs to no document.
         ({"same_document": "title"}, "d2#1 d3#0 d4#0", {("document of a positive", 0): "document 'cats'"}),
         ({"same_document": "title", "positives": ["d2#1"]}, "d1#1 d1#0 d2#0 d3#0 d4#0", {}),
+        # Only d1#1 and d2#1 are recorded as passages, of two documents.
+        ({"same_document": "recorded"}, "d1#1 d2#0 d2#1 d3#0 d4#0", {}),
+        ({"same_document": "recorded", "positives": ["d1#1"]}, "d1#0 d2#0 d2#1 d3#0 d4#0", {}),
         ({"same_document": "(.+)#"}, "d2#0 d2#1 d3#0 d4#0", {}),
         ({"same_document": r"d\d+", "positives": ["d2#1"]}, "d1#1 d1#0 d3#0 d4#0", {}),
         # d2#0 and the positive share nine of ten 5-grams, d3#0 and d2#1 six of eight.

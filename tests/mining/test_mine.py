@@ -182,6 +182,7 @@ def test_examples_without_answers_are_mined_without_them(collection, capsys, wan
         ({}, {"reranker_above": 1.0}, OptionError, "need a re-ranker"),
         ({}, {"same_document": "("}, OptionError, "nor a regular expression"),
         ({}, {"same_document": ".*"}, OptionError, "which matches every id"),
+        ({}, {"same_document": "recorded"}, InputError, "does not record documents"),
         ({}, {"negativs": 3}, OptionError, "did you mean 'negatives'"),
         ({}, {"keep": 50}, OptionError, "there is no other set"),
         ({}, {"model": "m"}, OptionError, "model only applies to an index"),

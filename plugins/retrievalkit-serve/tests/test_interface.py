@@ -131,6 +131,33 @@ def test_passages_of_a_document_form_one_hit(tmp_path, tiny_model, reranker):
         assert (part["text"], part["file"]) == (by_id["peru.md#2"], None)
 
 
+def test_texts_whose_own_ids_look_like_passages_are_hits_of_their_own(tmp_path, tiny_model):
+    """Next to a document that was cut: in hits, explanations and texts, over HTTP and for agents."""
+    own = ["tools#1", "tools#2", "tools#01", "peru.md#4"]
+    rows = [{"id": name, "text": f"ticket {name} about the capital"} for name in own] + [
+        {"id": f"peru.md#{n}", "text": f"part {n} of Peru", "cut": {"document": "peru.md", "number": n, "of": 3}}
+        for n in (1, 2, 3)
+    ]
+    rk.Index.build(rows, tiny_model, tmp_path / "mixed", pooler="mean")
+    with service(tmp_path / "mixed") as process, process.client() as client:
+        body = {"query": QUERY, "by": "document"}
+        hits = client.post("/search", json=body).json()["hits"]
+        assert {hit["id"]: len(hit.get("passages", [])) for hit in hits} == {**dict.fromkeys(own, 0), "peru.md": 3}
+        why = client.post("/explain", json={"query": QUERY, "ids": ["tools#1", "peru.md"]}).json()["hits"]
+        ranks = {hit["id"]: rank for rank, hit in enumerate(hits, 1)}
+        assert all(hit["rank"] == ranks[hit["id"]] for hit in why)
+        assert {passage["id"] for hit in why for passage in hit.get("passages", [])} == {f"peru.md#{n}" for n in (1, 2, 3)}
+        assert client.get("/document", params={"id": "tools#2"}).json()["text"] == "ticket tools#2 about the capital"
+        assert [client.get("/document", params={"id": name}).status_code for name in ("tools", "peru.md")] == [404, 200]
+        call = {"name": "search", "arguments": body}
+        answer = client.post(
+            "/mcp",
+            json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
+            headers={"Accept": "application/json, text/event-stream"},
+        ).json()
+        assert [hit["id"] for hit in answer["result"]["structuredContent"]["hits"]] == [hit["id"] for hit in hits]
+
+
 def test_openais_client_gets_the_embeddings_of_the_model(served, client, tiny_model):
     """As base64, its default, and as numbers; of queries and documents, complete and truncated."""
     model, texts = rk.Retriever.load(tiny_model, pooler="mean"), ["Lima", "the capital of Peru"]

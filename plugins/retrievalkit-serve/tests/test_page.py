@@ -126,6 +126,7 @@ def handbook(tmp_path_factory, tiny_model):
             "title": place,
             "text": f"Part {number} about {place}. The seat of government of part {number} is a city.",
             "metadata": {"kind": "guide" if place == "Peru" else 'the "rest"', "year": 2020 + row},
+            "cut": {"document": f"{place}.md", "number": number, "of": 5},
         }
         for row, place in enumerate(places)
         for number in range(1, 6)

@@ -241,7 +241,11 @@ def started(tmp_path_factory, tiny_model, tiny_collection):
         Path("gone.txt").write_text("c1\nc2\n")
         with Path("new-passages.jsonl").open("a") as stream:
             stream.writelines(
-                f'{{"_id": "{name}", "title": "", "text": "{name}"}}\n' for name in ("p17", "notes/old.md#1")
+                f'{{"_id": "{name}", "title": "", "text": "{name}"{cut}}}\n'
+                for name, cut in {
+                    "p17": "",
+                    "notes/old.md#1": ', "cut": {"document": "notes/old.md", "number": 1, "of": 1}',
+                }.items()
             )
         Path("faq.csv").write_text("question,answer\nWhere is Lima?,In Peru.\n")
         Path("notes").mkdir()

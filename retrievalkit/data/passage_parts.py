@@ -1,11 +1,8 @@
 """Splitting of passages into parts: sentences, equal parts, or sliding windows.
 
 The parts of passage ID are ID#1, ID#2 ... with its title. They rank the document, which can be restored from them.
-Each is recorded as a part (`Passage.cut`), and folders made of parts have a list of their documents:
-
-    documents.json     document -> number of its parts
-
-An id is compared with this record, never interpreted by its form: ID#1 may be a text of the user's own.
+Each records this (`Passage.cut`), and vectors and indexes list the documents in documents.json, with their numbers of
+parts. Ids without such a record are opaque: ID#1 may be a text of the user's own.
 
 Table 5 of MVR compares several vectors per document with vectors of its sentences and of its 4 or 8 equal parts. A part
 is a positive if its passage is a positive and it contains an answer; if no part does, or no answer is known, all parts
@@ -15,6 +12,7 @@ are positives. All parts of a negative are negatives.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -83,15 +81,11 @@ def parts_of(passage: Passage, cut: Callable[[str], list[str]]) -> list[Passage]
 
 
 def part_of(identifier: str, documents: Mapping[str, int]) -> tuple[str, int] | None:
-    """Return the document of a passage and its number in it; None if it was not cut from one of these documents.
-
-    Args:
-        identifier: The id of the passage.
-        documents: Document -> number of its passages.
-    """
+    """Return the document of a passage and its number; None if it was not cut from `documents` (-> number of parts)."""
     part = _PART.fullmatch(identifier) if documents else None
-    known = part is not None and int(part[2]) <= documents.get(part[1], 0)
-    return (part[1], int(part[2])) if part is not None and known else None
+    if part is None or int(part[2]) > documents.get(part[1], 0):
+        return None
+    return part[1], int(part[2])
 
 
 def collected(passages: Iterable[Passage], documents: dict[str, int]) -> Iterator[Passage]:
@@ -105,8 +99,7 @@ def collected(passages: Iterable[Passage], documents: dict[str, int]) -> Iterato
 def documents_of(corpus: Iterable[Passage]) -> dict[str, int]:
     """Return the documents that the passages of a corpus were cut from: document -> number of its passages."""
     documents: dict[str, int] = {}
-    for _ in collected(corpus, documents):
-        pass
+    deque(collected(corpus, documents), maxlen=0)
     return documents
 
 

@@ -141,7 +141,7 @@ class SameDocument(Filter):
     """Drops passages of a positive's document.
 
     Args:
-        way: "recorded", "title", or a regular expression that matches the document's name in an id; see `MiningOptions`.
+        way: "recorded", "title", or a regular expression that matches a document's name in an id; see `MiningOptions`.
     """
 
     name = "document of a positive"

@@ -245,7 +245,9 @@ def test_a_run_of_parts_becomes_a_run_of_passages(tmp_path, folder):
     assert (tmp_path / "ms.tsv").read_text().splitlines()[:2] == ["1\tb#x\t1", "1\ta\t2"]
 
 
-@pytest.mark.parametrize("part", ["a", "a#0", "a#", "#1", "a#x", "a#4", "a#01", "a#\u0661", "b#1", f"a#{'9' * 5000}"], ids=range(10))
+@pytest.mark.parametrize(
+    "part", ["a", "a#0", "a#", "#1", "a#x", "a#4", "a#01", "a#\u0661", "b#1", f"a#{'9' * 5000}"], ids=range(10)
+)
 def test_a_run_of_other_texts_is_refused(tmp_path, folder, part):
     """Parts are those that the corpus records, whatever an id looks like; its other texts are whole passages."""
     run(folder, tmp_path / "parts.jsonl", "--kind", "corpus", "--parts", "3")

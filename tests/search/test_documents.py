@@ -53,8 +53,8 @@ def indexes(folder):
     }
 
 
-def document_of(passage, whole=IDS[sum(PARTS) :]):
-    return passage if passage in whole else passage.rpartition("#")[0]
+def document_of(passage):
+    return passage if passage in IDS[sum(PARTS) :] else passage.rpartition("#")[0]
 
 
 def grouped(passages, score):

@@ -146,7 +146,9 @@ def test_texts_whose_own_ids_look_like_passages_are_hits_of_their_own(tmp_path, 
         why = client.post("/explain", json={"query": QUERY, "ids": ["tools#1", "peru.md"]}).json()["hits"]
         ranks = {hit["id"]: rank for rank, hit in enumerate(hits, 1)}
         assert all(hit["rank"] == ranks[hit["id"]] for hit in why)
-        assert {passage["id"] for hit in why for passage in hit.get("passages", [])} == {f"peru.md#{n}" for n in (1, 2, 3)}
+        assert {passage["id"] for hit in why for passage in hit.get("passages", [])} == {
+            f"peru.md#{n}" for n in (1, 2, 3)
+        }
         assert client.get("/document", params={"id": "tools#2"}).json()["text"] == "ticket tools#2 about the capital"
         assert [client.get("/document", params={"id": name}).status_code for name in ("tools", "peru.md")] == [404, 200]
         call = {"name": "search", "arguments": body}

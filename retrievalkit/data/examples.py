@@ -21,8 +21,10 @@ from retrievalkit.data.forms import (
     HARD_NEGATIVES,
     NEGATIVES,
     POSITIVES,
+    TEACHER_COLUMNS,
     is_example,
     is_numbered,
+    unread,
 )
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.json_text import field_names, shown
@@ -30,7 +32,7 @@ from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, query_fields, read_queries, straight_quotes
 from retrievalkit.data.records import Record
 from retrievalkit.data.sources import open_source
-from retrievalkit.data.teachers import teacher_scores
+from retrievalkit.data.teachers import labelled, teacher_scores
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -160,6 +162,14 @@ def note_dropped(examples: Examples) -> None:
         )
 
 
+def note_unread(names: Set[str], source: str) -> None:
+    """Note the fields of examples that are neither texts, ids, scores nor metadata."""
+    if names:
+        listed = ", ".join(f"'{name}'" for name in sorted(names))
+        problem = f"the examples of '{source}' have fields that are neither their texts, ids nor scores: {listed}"
+        notices.note(f"{problem}. They are metadata of the queries if their values are simple. Rename or drop others.")
+
+
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines of ids; returns their number."""
     rows = (
@@ -268,7 +278,11 @@ def unscored(example: Example) -> list[str]:
 def example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
     """Return the example in a record of any known format, and the passages whose texts it contains."""
     example, passages = _example_of(record, namer, chooser)
-    return replace(example, fields=query_fields(record)), passages
+    fields = query_fields(record)
+    # Numbers in these columns are scores; a text, such as a topic, is metadata.
+    for name in TEACHER_COLUMNS if example.teacher else ():
+        fields.pop(name, None)
+    return replace(example, fields=fields), passages
 
 
 def _example_of(record: Record, namer: QuestionNamer, chooser: Chooser) -> tuple[Example, list[Passage]]:
@@ -305,8 +319,10 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
     examples = Examples(rows, embedded, str(source))
     namer, chooser = QuestionNamer(), Chooser(hard_negatives or HardNegatives())
     texts: dict[str, tuple[str, int]] = {}
+    others: set[str] = set()
     for record in records:
         examples.source = record.file
+        others |= unread(record.fields)
         example, passages = example_of(record, namer, chooser)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
         if first != example.query:
@@ -322,6 +338,7 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
                 msg = f"the passage id '{passage.id}' is used for another text earlier in the file. {ONE_MEANING}"
                 raise record.error(msg)
     chooser.check_systems()
+    note_unread(others, str(source))
     return examples
 
 
@@ -360,6 +377,12 @@ def _triple(record: Record) -> tuple[Example, list[Passage]]:
         ]
         for names in (POSITIVES, NEGATIVES)
     )
+    if not negatives and (labels := labelled(record, len(positives))) is not None:
+        order = sorted(range(len(labels)), key=lambda place: -labels[place])
+        documents, scores = [positives[place] for place in order], record.items("scores")
+        positives, negatives = documents[: sum(labels)], documents[sum(labels) :]
+        ordered = [scores[place] for place in order] if len(scores) == len(order) else scores or None
+        record = record._replace(fields={**record.fields, "labels": None, "scores": ordered})
     ids = tuple(passage.id for passage in positives), tuple(passage.id for passage in negatives)
     query_id = record.identifier("query_id") if "query_id" in record.fields else hashed_id(query)
     return Example(query_id, query, *ids, teacher=teacher_scores(record, *ids)), positives + negatives

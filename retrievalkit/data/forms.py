@@ -6,7 +6,7 @@ Records are distinguished by their keys, tables by their header or number of col
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 from retrievalkit.data.json_text import field_names
@@ -31,6 +31,13 @@ NEGATIVES = ("negative", "neg", "negatives")
 """The fields of triples, which hold texts; "positives", and "negatives" next to it, hold ids."""
 _EXAMPLE_FIELDS = {"positive_ctxs", "positive_passages", "positive_document_ids"}
 HARD_NEGATIVES = {"qid", "pos", "neg"}
+TEACHER_COLUMNS = ("scores", "labels", "score", "label")
+"""The columns of sentence-transformers with teacher scores, margins or labels."""
+_READ = {
+    *ANCHORS, *POSITIVES, *NEGATIVES, *HARD_NEGATIVES, *_EXAMPLE_FIELDS, *TEACHER_COLUMNS, "query_id", "query_text",
+    "_id", "positives", "answer", "answers", "negative_ctxs", "hard_negative_ctxs", "negative_passages",
+    "negative_document_ids", "teacher", "pos_scores", "neg_scores", "metadata", "fields", "dataset",
+}  # fmt: skip
 
 
 class Form(NamedTuple):
@@ -90,6 +97,12 @@ def is_example(names: Set[str]) -> bool:
     if names & _EXAMPLE_FIELDS or names >= HARD_NEGATIVES:
         return True
     return bool(names & {*ANCHORS}) and any(name == "positives" or is_numbered(name, POSITIVES) for name in names)
+
+
+def unread(fields: Mapping[str, Any]) -> set[str]:
+    """Return the fields of a training example that are neither texts, ids, scores nor metadata."""
+    rest = fields.keys() - _READ
+    return {name for name in rest if fields[name] is not None and not is_numbered(name, POSITIVES + NEGATIVES)}
 
 
 def incomplete(record: Record, kind: str, known: tuple[str, ...], **needs: tuple[str, ...]) -> DataError:

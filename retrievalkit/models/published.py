@@ -8,6 +8,8 @@ sentence-transformers stores them next to the weights:
     sentence_bert_config.json             max_seq_length
     config_sentence_transformers.json     prompts, and the model's similarity function
 
+`READ_FROM` names the releases whose behaviour this module follows; docs/reference/conventions.md has the table.
+
 The files become options of our encoder and pooler. Unsupported settings are refused, since vectors pooled differently
 from training rank badly without looking wrong. These models encode a passage as a single text, so a title is joined to
 its text by a space.
@@ -30,14 +32,21 @@ from pydantic import Field
 
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.models.pretrained import locate_model, model_file
+from retrievalkit.models.pretrained import load_pretrained, locate_model, model_file
 from retrievalkit.reporting import notices
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+READ_FROM = {
+    "sentence-transformers": "6.2", "transformers": "5.23", "PyLate": "1.6", "ColBERT": "0.2.22", "Pyserini": "1.6",
+    "Tevatron": "2.0",
+}  # fmt: skip
+"""The releases that the conventions were read from."""
+
 _DO = "Download the model again."
-_SIDES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+_SIDES = ("query", "document")
+_LIBRARIES = ("sentence_transformers.", "pylate.")
 _ACTIVATIONS = {
     "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid", "SiLU": "silu",
 }  # fmt: skip
@@ -53,6 +62,14 @@ _ENDLESS = 1_000_000
 _MOST_WIDTH = 1 << 16
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _COLBERT_LENGTHS = {"query_length": 32, "document_length": 180}
+# The transformer's settings: the first file that exists.
+_TRANSFORMER = [
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+# Options in the transformer's settings that change no vector; older releases have the names at the right.
+_HARMLESS = frozenset({"trust_remote_code", "use_cache", "padding_side", "use_fast", "model_max_length"})
+_OPTIONS = (("processor_kwargs", "tokenizer_args"), ("config_kwargs", "config_args"))
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,7 @@ class OwnSettings:
             model sets them.
         weights: Reads the pooler's weights, by their names in the pooler; None for a pooler without weights.
         source: The file with the settings.
+        notes: Settings that the files contradict or leave open, by the option that settles each.
     """
 
     pooler: str
@@ -73,6 +91,7 @@ class OwnSettings:
     encoder_options: Mapping[str, Any]
     weights: Callable[[], Mapping[str, Tensor]] | None = field(default=None, compare=False)
     source: str = "modules.json"
+    notes: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class WithoutEquivalentError(UnsupportedError):
@@ -105,7 +124,7 @@ class _Entries:
     """The relevant entries of any other file; `title` is in models exported by rkit."""
 
     model_type: str | None = None
-    prompts: dict[str, str] | None = None
+    prompts: dict[str, str | None] | None = None
     default_prompt_name: str | None = None
     similarity_fn_name: str | None = None
     truncate_dim: int | None = None
@@ -136,6 +155,12 @@ class _Entries:
     model_max_length: int | float | None = None
     query_expansion: _Expansion | None = None
     processing_kwargs: dict[str, Any] | None = None
+    processor_kwargs: dict[str, Any] | None = None
+    tokenizer_args: dict[str, Any] | None = None
+    config_kwargs: dict[str, Any] | None = None
+    config_args: dict[str, Any] | None = None
+    modality_config: dict[str, Any] | None = None
+    transformer_task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +169,7 @@ class _Metadata:
 
     dim: Annotated[int, Field(ge=1, le=_MOST_WIDTH)] = 128
     query_maxlen: int = 32
-    doc_maxlen: int = 180
+    doc_maxlen: int = 220
     query_token_id: str = "[unused0]"
     doc_token_id: str = "[unused1]"
     attend_to_mask_tokens: bool = False
@@ -175,20 +200,31 @@ class _Published:
     def __init__(self, model: str | Path, revision: str | None) -> None:
         self.model, self.source, self.revision = model, locate_model(model), revision
         self.library = "a sentence-transformers model"
+        self.notes: dict[str, str] = {}
         self.modules = self.read("modules.json", list[_Module])
         self.described: Mapping[str, Any] = {}
         self.transformer: Mapping[str, Any] = {}
         if self.modules is None:
             return
+        if foreign := [kind for kind in (module["type"] for module in self.modules) if not kind.startswith(_LIBRARIES)]:
+            self.refuse(f"the module {foreign[0]} of its own")
         kinds = [(str(module["type"]).rpartition(".")[2], str(module.get("path", ""))) for module in self.modules]
         self.listed = [(kind, folder) for kind, folder in kinds if kind != "Dropout"]  # no effect in inference
         self.kinds = [kind for kind, _ in self.listed]
         self.described = self.read("config_sentence_transformers.json") or {}
-        self.transformer = self.read("sentence_bert_config.json") or {}
+        self.transformer = next(filter(None, map(self.read, _TRANSFORMER)), {})
         if folder := next((folder for kind, folder in self.listed if kind.endswith("Transformer")), ""):
             self.refuse(f"its transformer in the folder '{folder}'")
         if options := self.transformer.get("processing_kwargs"):
             self.refuse(f"options of its tokenizer ({', '.join(options)}: processing_kwargs)")
+        for names in _OPTIONS:
+            if changed := [f"{name} in {key}" for key in names for name in self._options(key) if name not in _HARMLESS]:
+                self.refuse(f"the option {changed[0]}")
+        if "message" in (self.transformer.get("modality_config") or {}):
+            self.refuse("texts in a chat template")
+
+    def _options(self, name: str) -> Mapping[str, Any]:
+        return self.transformer.get(name) or {}
 
     def path(self, name: str) -> Path | None:
         return model_file(self.source, name, revision=self.revision)
@@ -271,32 +307,49 @@ class _Published:
             weight = weight + tensors.get("residual.weight", torch.eye(*shape))
         return weight, tensors.get("linear.bias")
 
-    def prefixes(self) -> dict[str, str]:
-        """Return the prompt of each side: the prompt of its name, else the default prompt."""
-        prompts: Mapping[str, str] = self.described.get("prompts") or {}
-        default = prompts.get(self.described.get("default_prompt_name") or "", "")
-        by_side = {
-            f"{side}_prefix": next((prompts[name] for name in names if name in prompts), default)
-            for side, names in _SIDES.items()
-        }
-        return {name: prefix for name, prefix in by_side.items() if prefix}
+    def prefixes(self, *, default: bool = False) -> dict[str, str]:
+        """Return the prefixes of queries and documents, from the prompts "query" and "document".
+
+        With `default`, the default prompt replaces a missing prompt.
+        """
+        prompts = {name: text for name, text in (self.described.get("prompts") or {}).items() if text is not None}
+        usual = self.described.get("default_prompt_name") or ""
+        prefixes = {f"{side}_prefix": prompts.get(side, prompts.get(usual, "") if default else "") for side in _SIDES}
+        others = {"query": (usual,), "document": ("passage", "corpus", usual)}
+        for side in _SIDES:
+            unread = next((name for name in others[side] if prompts.get(name) and name not in _SIDES), None)
+            if unread and not default and side not in prompts:
+                self.notes[f"{side}_prefix"] = (
+                    f"the model '{self.model}' has the prompt '{unread}', but none for '{side}': {side} texts are "
+                    f"encoded without a prompt, as in sentence-transformers {READ_FROM['sentence-transformers']}. If "
+                    f"they need it: --set encoder.{side}_prefix={json.dumps(prompts[unread], ensure_ascii=False)}"
+                )
+        return {name: prefix for name, prefix in prefixes.items() if prefix}
 
     def lengths(self) -> dict[str, int]:
         """Return the maximum number of tokens of each side; {} = the encoder's defaults."""
-        entries, tokenizer = self.transformer, self.read("tokenizer_config.json") or {}
-        if entries.get("do_lower_case") and not tokenizer.get("do_lower_case"):
+        from transformers import AutoConfig, AutoTokenizer
+
+        from retrievalkit.models.architectures import longest_input
+
+        entries, options = self.transformer, {"revision": self.revision} if self.revision else {}
+        if entries.get("do_lower_case") and not lowers(load_pretrained(AutoTokenizer, self.source, **options)):
             self.refuse("texts in lower case before a tokenizer that keeps the case")
-        longest = entries.get("max_seq_length")
+        limit = longest_input(load_pretrained(AutoConfig, self.source, **options))
+        named = next((length for key in _OPTIONS[0] if (length := self._options(key).get("model_max_length"))), None)
+        longest = named or entries.get("max_seq_length")
         if not longest:
             # sentence-transformers then uses the lower of the model's and the tokenizer's limit.
-            positions = (self.read("config.json") or {}).get("max_position_embeddings")
-            longest = tokenizer.get("model_max_length")
-            if positions and longest:
-                longest = min(int(positions), int(longest))
-            elif longest and longest >= _ENDLESS:
-                longest = None  # relative positions (T5) have no limit
+            longest = min((self.read("tokenizer_config.json") or {}).get("model_max_length") or _ENDLESS, limit)
+            longest = longest if longest < _ENDLESS else None  # relative positions (T5) have no limit
         lengths = {name: entries.get(name) or longest for name in _COLBERT_LENGTHS}
-        return {name: int(length) for name, length in lengths.items() if length}
+        for name, length in lengths.items():
+            if length and length > limit:
+                self.notes[name] = (
+                    f"the files of '{self.model}' set {name} to {length:,} tokens, and the model has positions for "
+                    f"{limit:,}: longer texts are cut there. To choose a length: --set encoder.{name}=N"
+                )
+        return {name: min(int(length), limit) for name, length in lengths.items() if length}
 
     def ids(self, words: Sequence[str], *, unknown: bool) -> tuple[int, ...]:
         """Return the ids of words in the vocabulary; `unknown` maps other words to the unknown token, like PyLate."""
@@ -338,7 +391,45 @@ def own_settings(model: str | Path, *, revision: str | None = None) -> OwnSettin
         return None
     # A folder that `rkit export` wrote stores the checkpoint's title setting.
     title = files.described.get("title") or "space"
-    return replace(own, encoder_options={**own.encoder_options, "title": title})
+    return replace(own, encoder_options={**own.encoder_options, "title": title}, notes=files.notes)
+
+
+def lowers(tokenizer: Any) -> bool:
+    """True if a tokenizer of transformers ignores the case."""
+    if tokenizer.is_fast:
+        normalizer = tokenizer.backend_tokenizer.normalizer
+        return normalizer is not None and str(normalizer.normalize_str("A")) == "a"
+    return bool(tokenizer.tokenize("A B") == tokenizer.tokenize("a b"))
+
+
+def note_promises(config: Path | None, tokenizer: Any, specials: tuple[bool, bool], end: bool | None) -> None:
+    """Note entries of tokenizer_config.json that the tokenizer does not follow.
+
+    Args:
+        config: The file, if there is one.
+        tokenizer: The tokenizer of transformers.
+        specials: True if it starts texts with a special token, and if it ends texts with a special token.
+        end: The encoder's option `end_token`.
+    """
+    entries: Mapping[str, Any] = {} if config is None else storage.read_json(config, do=_DO, nan=True)
+    (starts, ends), small = specials, lowers(tokenizer)
+    behaviour = {
+        "add_bos_token": (starts, f"starts texts with{'' if starts else 'out'} a special token"),
+        "add_eos_token": (ends, f"ends texts with{'' if ends else 'out'} an end token"),
+        "do_lower_case": (small, "ignores the case" if small else "keeps the case"),
+    }
+    for name, (follows, description) in behaviour.items():
+        promise = entries.get(name)
+        if isinstance(promise, bool) and promise != follows and (name != "add_eos_token" or end is None):
+            remedy = "Correct the file that is wrong."
+            if name == "add_eos_token" and promise:
+                remedy = "If the model was trained with end tokens: --set encoder.end_token=true"
+            problem = f"'{config}' sets {name}={json.dumps(promise)}, but the tokenizer {description}"
+            notices.note(f"{problem} (transformers {READ_FROM['transformers']}). {remedy}")
+    if end and ends:
+        notices.note(
+            "end_token is set, but the tokenizer ends texts with a special token itself, which stays the last."
+        )
 
 
 def load_own_weights(own: OwnSettings, pooler: nn.Module, *, named: bool) -> None:
@@ -412,19 +503,29 @@ def _one_vector(files: _Published) -> OwnSettings:
     prefix = "pooling_mode_"
     modes = [name.removeprefix(prefix) for name, on in pooling.items() if on is True and name.startswith(prefix)]
     modes.sort(key=[*_MODES, *modes].index)
-    if not modes:
-        named = pooling.get("pooling_mode")
-        modes = [named] if isinstance(named, str) else list(named or [])
-    if not modes or any(mode not in _POOLINGS for mode in modes):
-        files.refuse(f"the pooling {' and '.join(modes) or 'of an unknown kind'}")
+    if named := pooling.get("pooling_mode") or (() if modes else "mean"):
+        modes = [named] if isinstance(named, str) else list(named)
+    if unknown := [mode for mode in modes if mode not in _POOLINGS]:
+        files.refuse(f"the pooling {unknown[0]}")
+    normalised = "Normalize" in files.kinds
+    if normalised and files.configuration("Normalize").get("module_input_name") not in (None, "sentence_embedding"):
+        files.refuse("a Normalize of token_embeddings")
+    if (task := files.transformer.get("transformer_task")) not in (None, "feature-extraction"):
+        files.refuse(f"the transformer_task {task}")
     if prompts and pooling.get("include_prompt") is False:
         files.refuse("a pooling that leaves out the prompt")
     poolings = tuple(_POOLINGS[mode] for mode in modes)
     similarity = files.described.get("similarity_fn_name")
     if similarity not in (None, "cosine", "dot"):
         files.refuse(f"the similarity {similarity}")
+    if similarity is None and not normalised:
+        files.notes["normalize"] = (
+            f"the files of '{files.model}' name no similarity: vectors have length 1 (cosine), as in "
+            f"sentence-transformers {READ_FROM['sentence-transformers']}. If it was trained with inner products: "
+            "--set pooler.normalize=false"
+        )
     # The scoring rule is the inner product, the cosine of normalised vectors.
-    options: dict[str, Any] = {"normalize": similarity == "cosine" or "Normalize" in files.kinds}
+    options: dict[str, Any] = {"normalize": normalised or similarity != "dot"}
     encoder_options = {**prompts, **files.lengths()}
     if not layers and poolings[0] in _ALONE and len(poolings) == 1:
         return OwnSettings(poolings[0], options, encoder_options)
@@ -522,7 +623,9 @@ def _late_interaction(files: _Published) -> OwnSettings:
         tensors = {"projection.weight": weight.float()}
         return tensors | {"projection.bias": bias.float()} if options["bias"] else tensors
 
-    return OwnSettings("colbert", options, {**files.prefixes(), **lengths}, joined)
+    # PyLate encodes with the default prompt; sentence-transformers does not.
+    prompts = files.prefixes(default=files.kinds == plain)
+    return OwnSettings("colbert", options, {**prompts, **lengths}, joined)
 
 
 def _colbert(files: _Published) -> OwnSettings | None:

@@ -39,6 +39,7 @@ from retrievalkit.models.precision import Precision, autocast, default_device, r
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, own_settings
 from retrievalkit.registry import describe
+from retrievalkit.reporting import notices
 from retrievalkit.scoring.rule import scores
 
 # On a CPU the hidden states of a batch should fit in its caches.
@@ -107,6 +108,8 @@ class Retriever(nn.Module):
                 if not named:
                     raise
         if own is not None and not named:
+            settled = {**(encoder_options or {}), **(pooler_options or {})}
+            notices.note(*(sentence for option, sentence in own.notes.items() if option not in settled))
             pooler = own.pooler
             encoder_options = {**own.encoder_options, **(encoder_options or {})}
             pooler_options = {**own.pooler_options, **(pooler_options or {})}

@@ -31,6 +31,7 @@ from retrievalkit.data.examples import (
     is_bare,
     no_positive,
     note_dropped,
+    note_unread,
     read_examples,
     texts_wanted,
 )
@@ -195,6 +196,7 @@ def _examples_on_disk(
     passage_ids, passage_texts, first = array("q"), array("q"), array("I")
     empty: dict[str, dict[str, None]] = {"queries": {}, "passages": {}}
     places = Places(files, [table_of(file, forms.EXAMPLES.table) for file in files])
+    others: set[str] = set()
     dropped = 0
 
     def read() -> Iterator[tuple[Record, Example, list[Passage]]]:
@@ -203,6 +205,7 @@ def _examples_on_disk(
         namer, chooser, dropped = QuestionNamer(), Chooser(HardNegatives()), 0
         for record in records():
             example, passages = example_of(record, namer, chooser)
+            others.update(forms.unread(record.fields))
             if example.positives:
                 yield record, example, passages
             else:
@@ -248,6 +251,7 @@ def _examples_on_disk(
     if _two_meanings(ids, queries) or _two_meanings(passage_ids, passage_texts):
         return None
     rows = Rows(places, _numbers(starts), _numbers(sizes), _numbers(queries))
+    note_unread(others, source)
     hashes, kept = np.unique(_numbers(passage_ids), return_index=True)
     stored = Passages(rows, hashes, _numbers(first)[kept])
     for kind, count in (("queries", _count(_numbers(ids))), ("passages", len(stored))):

@@ -53,6 +53,62 @@ def test_scores_are_read_by_id_in_order_with_each_passage_and_from_two_lists(tmp
     assert read(tmp_path, row).rows[0].teacher == expected
 
 
+MINED = {"query": "who", "positive": "one", "negative_1": "two", "negative_2": "three"}
+LISTED = {"query": "who", "positive": ["two", "one", "three"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "scores"),
+    [
+        ({"query": "who", "positive": "one", "negative": "two", "label": 11.5}, (0, -11.5)),
+        ({"query": "who", "positive": "one", "negative": "two", "score": "11.5"}, (0, -11.5)),
+        ({"query": "who", "positive": "one", "negative": "two", "label": [7]}, (0, -7)),
+        ({"query": "who", "positive": "one", "negative": "two", "scores": [9, -2.5]}, (9, -2.5)),
+        ({"query": "who", "positive": "one", "negative": "two", "scores": "[9, -2.5]"}, (9, -2.5)),
+        ({**MINED, "scores": [9, 8, 7]}, (9, 8, 7)),
+        ({**MINED, "label": [1, 2.5]}, (0, -1, -2.5)),
+        (LISTED | {"labels": [0, 1, 0], "scores": [8, 9, 7]}, (9, 8, 7)),
+        (LISTED | {"labels": [0, 1, 0]}, None),
+        ({"query": "who", "positive": "one", "label": 1}, None),
+        (MINED | {"label": "history"}, None),
+    ],
+)
+def test_scores_margins_and_labels_of_sentence_transformers(tmp_path, row, scores):
+    """A number per document is its score; a number per negative is the positive's margin; labels separate a list."""
+    (example,) = read(tmp_path, row).rows
+    assert example.positives == (HASHED[0],)
+    assert example.teacher == (scores and dict(zip(HASHED, scores, strict=False)))
+    assert set(example.negatives) == {
+        *(HASHED[1:3] if "negative_1" in row or "labels" in row else HASHED[1:2] if scores else ())
+    }
+
+
+@pytest.mark.parametrize("form", ["triplet", "n-tuple", "labeled-pair", "labeled-list"])
+@pytest.mark.parametrize("scored", [False, True])
+def test_mined_negatives_of_sentence_transformers_are_read_or_refused(tmp_path, form, scored, tiny_model):
+    """Formats that do not say which documents are positives are refused, and the message names formats that do."""
+    library, datasets = pytest.importorskip("sentence_transformers"), pytest.importorskip("datasets")
+    pairs = {"query": [f"capital of {n}" for n in "abcdef"], "positive": [f"the town {n}" for n in "uvwxyz"]}
+    options = {"num_negatives": 2, "output_format": form, "output_scores": scored, "verbose": False}
+    model = library.SentenceTransformer(str(tiny_model), device="cpu")
+    mined = library.util.mine_hard_negatives(datasets.Dataset.from_dict(pairs), model, **options)
+    if form == "labeled-pair" or (scored and form == "labeled-list"):
+        with pytest.raises(DataError, match=r'which documents are positives.*output_format="n-tuple"'):
+            read(tmp_path, *mined)
+        return
+    rows = read(tmp_path, *mined).rows
+    assert len(rows) == len(mined)
+    for row, source in zip(rows, mined, strict=True):
+        assert row.positives == (hashed_id(pairs["positive"][pairs["query"].index(row.query)]),)
+        assert len(row.negatives) == (1 if form == "triplet" else 2)
+        assert list((row.teacher or {}).values()) == pytest.approx(source.get("scores", []))
+
+
+def test_fields_that_are_not_read_are_named_once(tmp_path, capsys):
+    read(tmp_path, *[{**OURS, "query_id": f"q{n}", "negatvie": ["4"], "topic": "x", "source": None} for n in range(3)])
+    assert capsys.readouterr().err.count("'negatvie', 'topic'") == 1
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -67,6 +123,12 @@ def test_scores_are_read_by_id_in_order_with_each_passage_and_from_two_lists(tmp
         ({**OURS, "positives": ["1", "3"], "teacher": [1, 2, 3]}, "gives the document '3' two scores, 2.0 and 3.0"),
         ({**TRIPLE, "pos_scores": [3, 3], "neg_scores": [2, 1]}, "'pos_scores' has 2 scores for 1 positives"),
         ({"query_id": "q2", "query": "w", "positive_passages": [passage("1", ce_score="9")]}, "'ce_score' of document"),
+        ({"query": "who", "positive": "one", "label": 0}, "'label' does not say which documents are positives"),
+        ({"query": "who", "positive": "one", "score": 0.7}, "'score' does not say which documents are positives"),
+        (LISTED | {"labels": [1, 0]}, "'labels' is [1, 0] for 3 documents"),
+        (LISTED | {"labels": [1, 0, 2]}, "'labels' is [1, 0, 2] for 3 documents"),
+        ({**MINED, "label": 3.5}, "'label' has 1 number for 1 positive and 2 negatives. Give one per document"),
+        ({**MINED, "scores": "[1 2 3]"}, "'scores' is '[1 2 3]', not a JSON list"),
     ],
 )
 def test_errors_name_line_and_problem(tmp_path, row, message):

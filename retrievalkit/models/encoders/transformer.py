@@ -47,6 +47,7 @@ from retrievalkit.models.pretrained import (
     model_file,
     save_pretrained,
 )
+from retrievalkit.models.published import note_promises
 from retrievalkit.registry.trust import code_allowed
 
 _MOST_RANK = 1 << 14
@@ -67,8 +68,8 @@ class Transformer(Encoder):
         query_prefix: Text in front of every query, such as "query: ".
         document_prefix: Text in front of every document.
         title: Encoding of a passage's title: as the first text of a "pair", joined to the text by a "space", or "none".
-        end_token: Append the tokenizer's end token to every text: for the pooler `last` with decoder-only models,
-            whose tokenizers rarely add it.
+        end_token: Append the tokenizer's end token to every text that the tokenizer does not end with a special token:
+            for the pooler `last` with decoder-only models, whose tokenizers rarely add it. None = as the tokenizer.
         new_vocabulary_head: If the pooler needs a vocabulary head and the weights lack it, start with a random head
             (projection tied to the word embeddings).
         new_head_bias: Initial bias of a new vocabulary head, the same for all tokens. Training on masked words keeps
@@ -105,7 +106,7 @@ class Transformer(Encoder):
         query_prefix: str = "",
         document_prefix: str = "",
         title: Literal["pair", "space", "none"] = "pair",
-        end_token: bool = False,
+        end_token: bool | None = None,
         new_vocabulary_head: bool = False,
         new_head_bias: float = 0.0,
         lora_rank: Annotated[int, Field(ge=0, le=_MOST_RANK)] = 0,
@@ -153,7 +154,8 @@ class Transformer(Encoder):
         if end_token and self.tokenizer.eos_token_id is None:
             msg = f"end_token is set, and the tokenizer of '{self.source}' has no end token. Leave it out."
             raise UnsupportedError(msg)
-        self.end = [self.tokenizer.eos_token_id] if end_token else []
+        self.end = [self.tokenizer.eos_token_id] if end_token and not self._specials[1] else []
+        note_promises(self.file("tokenizer_config.json"), self.tokenizer, self._specials, end_token)
         self.new_vocabulary_head, self.new_head_bias = new_vocabulary_head, new_head_bias
         self.lora = {"r": lora_rank, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout} if lora_rank else {}
         self.checkpoint_activations = checkpoint_activations
@@ -281,7 +283,7 @@ class Transformer(Encoder):
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """Tokenise texts with prefix, special and extra tokens, truncated to the side's maximum length."""
-        prefix, starts_special = self.prefixes[side], self._starts_special
+        prefix, starts_special = self.prefixes[side], self._specials[0]
         room = self.extra.room(side, starts_special=starts_special) + len(self.end)
         options = {
             "truncation": True,
@@ -329,7 +331,7 @@ class Transformer(Encoder):
         special = np.isin(input_ids, [*self._special_ids, *self.extra.ids[side]]) & (mask == 1)
         tensors = torch.from_numpy(input_ids), torch.from_numpy(mask), torch.from_numpy(special)
         batch = Batch(*tensors, padded=not mask.all())
-        if (extra := self.extra.where(side, starts_special=self._starts_special)) is not None:
+        if (extra := self.extra.where(side, starts_special=self._specials[0])) is not None:
             batch.extra = extra.repeat(len(token_ids), 1)
             positions = self.extra.position_ids(batch.input_ids, batch.extra, side)
             batch.position_ids = None if positions is None else positions + first_position(self.config)
@@ -408,10 +410,10 @@ class Transformer(Encoder):
         return embeddings
 
     @cached_property
-    def _starts_special(self) -> bool:
-        """True if the tokenizer starts a text with a [CLS]-like token."""
-        ids = self.tokenizer("a")["input_ids"]
-        return bool(ids) and ids[0] in self._special_ids
+    def _specials(self) -> tuple[bool, bool]:
+        """True if the tokenizer starts a text with a [CLS]-like token, and if it ends a text with a special token."""
+        ids, bare = self.tokenizer("a")["input_ids"], self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        return bool(ids) and ids[0] in self._special_ids, ids[-1:] != bare[-1:]
 
     @property
     def _special_ids(self) -> list[int]:
@@ -424,7 +426,7 @@ class Transformer(Encoder):
         for side in SIDES:
             if not (count := len(self.extra.ids[side])):
                 continue
-            room = self.lengths[side] - self.extra.room(side, starts_special=self._starts_special) - len(self.end)
+            room = self.lengths[side] - self.extra.room(side, starts_special=self._specials[0]) - len(self.end)
             # At least one word in addition to the special tokens.
             if room < 3:
                 problem = f"{count} extra tokens leave no room for a text in {side}_length={self.lengths[side]}"

@@ -85,6 +85,19 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
     return queries
 
 
+def check_query(text: str) -> Query:
+    """Return a text as a query; raise an error if it cannot be searched.
+
+    Among several queries a blank query is no error: it has no hits, and `read_queries` counts it.
+    """
+    if not text.strip():
+        msg = "the query is empty. Give it a text."
+        raise InputError(msg)
+    query = Query("query", text)
+    check_queries([query])
+    return query
+
+
 def check_queries(queries: Sequence[Query]) -> None:
     """Raise an error for queries that cannot be searched."""
     if not queries:
@@ -92,11 +105,6 @@ def check_queries(queries: Sequence[Query]) -> None:
         raise InputError(msg)
     seen: set[str] = set()
     for query in queries:
-        if not query.text.strip():
-            # The id of a single query may be generated and unknown to the user.
-            name = "" if len(queries) == 1 else f" '{query.id}'"
-            msg = f"the query{name} is empty. Give it a text."
-            raise InputError(msg)
         if not (query.id + query.text).isascii() and HALF_CHARACTER.search(query.id + query.text):
             msg = f"the query {shown(query.text)} holds bytes that are not UTF-8, or half a surrogate pair."
             raise InputError(msg)

@@ -92,9 +92,14 @@ class OpenIndex:
         return {} if name is None else read_documents(storage.inside(self.folder, name))
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """Return the ids and scores of each query's top-k texts, optionally among allowed texts."""
+        """Return the ids and scores of each query's top-k texts, optionally among allowed texts; none without words."""
+        rankings: list[Ranking] = [([], np.empty(0, dtype=np.float32))] * len(queries)
         if allowed is not None and not allowed:
-            return [([], np.empty(0, dtype=np.float32))] * len(queries)
+            return rankings
+        if len(rows := queries.worded()) < len(queries):
+            for row, ranking in zip(rows, self.rankings(queries.take(rows), k, allowed) if rows else [], strict=True):
+                rankings[row] = ranking
+            return rankings
         vector = queries.vector_for(self) if allowed is None else None
         encoded = queries.encoded_for(self) if vector is None else vector
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)

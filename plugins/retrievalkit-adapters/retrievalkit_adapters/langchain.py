@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, SkipValidation, field_validator
 
 import retrievalkit as rk
 from retrievalkit.errors import InputError
-from retrievalkit_adapters import metadata, missing, open_index
+from retrievalkit_adapters import metadata, missing, open_index, search
 from retrievalkit_adapters.filters import combined, comparison
 
 try:
@@ -22,7 +22,9 @@ except ImportError as error:
 
 
 class IndexRetriever(BaseRetriever):
-    """Retrieves documents from an index, with their fields, titles, scores and ranks as metadata.
+    """Retrieves documents from an index, with their fields, titles and ids as metadata.
+
+    Equal passages are equal documents, so that MultiQueryRetriever and EnsembleRetriever drop duplicates.
 
     Attributes:
         index: An open index or hybrid, an index folder, or a list of folders, fused by reciprocal rank fusion.
@@ -30,7 +32,7 @@ class IndexRetriever(BaseRetriever):
         filter: Conditions on the documents' fields: a filter of `index.search`, a dict such as
             `{"year": {"$gte": 2020}}`, or a filter of `langchain_core.structured_query`; `invoke(query, filter=...)`
             overrides it.
-        explain: True to add the reasons for the score to the metadata, under "why".
+        explain: True to add rank, score and the reasons for the score ("why") to the metadata.
 
     Raises:
         InputError: The index does not exist, or the filter cannot be translated.
@@ -62,13 +64,22 @@ class IndexRetriever(BaseRetriever):
         filter: Any = None,
     ) -> list[Document]:
         chosen = self.filter if filter is None else _expression(filter)
-        hits = self.index.search(query, self.k if k is None else k, filter=chosen, by="passage", explain=self.explain)
+        return [document for document, _ in self._search(query, k, chosen)]
+
+    def similarity_search_with_score(
+        self, query: str, k: int | None = None, filter: Any = None
+    ) -> list[tuple[Document, float]]:
+        """Return documents with their scores, as LangChain's vector stores do.
+
+        Raises:
+            InputError: The filter cannot be translated.
+        """
+        return self._search(query, k, self.filter if filter is None else _expression(filter))
+
+    def _search(self, query: str, k: int | None, filter: str | None) -> list[tuple[Document, float]]:
+        hits = search(self.index, query, self.k if k is None else k, filter=filter, explain=self.explain)
         return [
-            Document(
-                id=hit.id,
-                page_content=hit.text,
-                metadata={**metadata(hit, self.explain), "id": hit.id, "score": hit.score},
-            )
+            (Document(id=hit.id, page_content=hit.text, metadata=metadata(hit, self.explain)), hit.score)
             for hit in hits
         ]
 

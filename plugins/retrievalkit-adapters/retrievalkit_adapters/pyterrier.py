@@ -10,8 +10,10 @@ import pandas as pd
 
 import retrievalkit as rk
 from retrievalkit.contracts.commands import kind_of
-from retrievalkit.errors import UnsupportedError
-from retrievalkit_adapters import missing, open_index, scores_of
+from retrievalkit.data import inputs
+from retrievalkit.data.corpus import open_corpus
+from retrievalkit.errors import InputError, UnsupportedError
+from retrievalkit_adapters import is_blank, missing, note_blank, open_index, scores_of
 
 try:
     import pyterrier as pt
@@ -48,7 +50,7 @@ class IndexRetriever(pt.Transformer):
         self.texts = texts
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Search for the queries.
+        """Search for the queries; a blank query has no results.
 
         Raises:
             UnsupportedError: `texts` is set, but the index has no corpus to read them from.
@@ -56,7 +58,7 @@ class IndexRetriever(pt.Transformer):
         with pt.validate.any(inp) as mode:
             mode.query_frame(extra_columns=["query"])
             mode.result_frame(extra_columns=["query"])
-        inp = inp.assign(qid=inp["qid"].astype(str))
+        inp = _with_queries(inp)
         run: dict[str, Any] = {}
         queries = dict(zip(inp["qid"], inp["query"], strict=True))
         if "docno" in inp:
@@ -93,30 +95,63 @@ class IndexRetriever(pt.Transformer):
         return f"IndexRetriever({self.index.name!r}, {self.num_results})"
 
 
+def _with_queries(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose query is not blank.
+
+    PyTerrier's `+` leaves the query of some results empty; other results of the query have it.
+    """
+    texts = {str(qid): query for qid, query in zip(frame["qid"], frame["query"], strict=True) if not is_blank(query)}
+    named = frame.assign(qid=frame["qid"].astype(str))
+    note_blank(named["qid"].nunique() - len(texts), named["qid"].nunique())
+    kept = named[named["qid"].isin(texts.keys())]
+    return kept.assign(query=kept["qid"].map(texts))
+
+
 class Reranker(pt.Transformer):
     """Scores the texts of results: a transformer of results (qid, query, docno, text) that replaces score and rank.
 
     Args:
         model: A cross-encoder (a folder, a hub name, or a plugin's re-ranker as `NAME:MODEL`); or a retriever, which
             compares the vectors of query and text: a checkpoint of `rk.train`, or a loaded `rk.Retriever`.
+        corpus: The passages of results without a text, such as PyTerrier's `+` returns; None = these are refused.
 
     Raises:
         InputError: The model does not exist.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, corpus: Any = None) -> None:
         from retrievalkit.search.public import open_reranker
 
         if not isinstance(model, rk.Retriever) and kind_of(model) == "checkpoint":
             model = rk.Retriever.load(model)
         self.model = model if isinstance(model, rk.Retriever) else open_reranker(model)
         self._name = str(getattr(self.model, "source", model))
+        self.corpus = None if corpus is None else open_corpus(inputs.passages(corpus))
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Score the texts, with their titles if there are any."""
-        pt.validate.result_frame(inp, extra_columns=["query", "text"])
-        results = inp.reset_index(drop=True).assign(score=0.0)
-        titles = results["title"] if "title" in results else pd.Series("", index=results.index)
+        """Score the texts, with their titles if there are any; a blank query has no results.
+
+        Raises:
+            InputError: A result has no text, and there is no corpus to read it from.
+        """
+        pt.validate.result_frame(inp, extra_columns=["query", *([] if self.corpus else ["text"])])
+        results = _with_queries(inp).reset_index(drop=True).assign(score=0.0)
+        for name in {"title", "text"} - {*results.columns}:
+            results[name] = "" if name == "title" else None
+        lacking = results["text"].isna()
+        if lacking.any() and self.corpus is None:
+            first = results[lacking].iloc[0]
+            msg = (
+                f"{lacking.sum():,} of {len(results):,} results have no text to score, such as '{first['docno']}' of "
+                f"the query '{first['qid']}'. Read them from the corpus: Reranker(model, corpus=...), or retrieve "
+                "with IndexRetriever(..., texts=True)."
+            )
+            raise InputError(msg)
+        if self.corpus is not None:
+            passages = [self.corpus.get(docno) for docno in results.loc[lacking, "docno"]]
+            results.loc[lacking, "title"] = [passage.title for passage in passages]
+            results.loc[lacking, "text"] = [passage.text for passage in passages]
+        titles = results["title"].fillna("")
         for query, rows in results.groupby("query", sort=False).groups.items():
             results.loc[rows, "score"] = self._scores(query, list(titles[rows]), list(results["text"][rows]))
         return pt.model.add_ranks(results)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import retrievalkit as rk
@@ -64,10 +65,11 @@ def search(toolkit, index, query, *, wait=False, limit=10, **options):
     if toolkit == "llamaindex":
         nodes = asyncio.run(retriever.aretrieve(query)) if wait else retriever.retrieve(query)
         return [(node.node.node_id, node.node.text, node.score, node.node.metadata) for node in nodes]
-    documents = asyncio.run(retriever.ainvoke(query)) if wait else retriever.invoke(query)
-    return [
-        (document.id, document.page_content, document.metadata["score"], document.metadata) for document in documents
-    ]
+    if wait:
+        documents = [(document, None) for document in asyncio.run(retriever.ainvoke(query))]
+        assert [document for document, _ in documents] == retriever.invoke(query)
+    documents = retriever.similarity_search_with_score(query)
+    return [(document.id, document.page_content, score, document.metadata) for document, score in documents]
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -79,9 +81,79 @@ def test_documents_equal_the_hits(toolkit, words, dense, wait):
         documents = search(toolkit, index, "river mill", limit=2, wait=wait)
         assert [document[:3] for document in documents] == [(hit.id, hit.text, hit.score) for hit in hits]
         for (*_, metadata), hit in zip(documents, hits, strict=True):
-            assert metadata.items() >= {"title": hit.title, "rank": hit.rank, **hit.fields}.items()
-            assert "why" not in metadata
-    assert "mill" in search(toolkit, words, "mill", explain=True, wait=wait)[0][3]["why"][0]
+            assert metadata == {"title": hit.title, "id": hit.id, **hit.fields}
+    *_, metadata = search(toolkit, words, "mill", explain=True, wait=wait)[0]
+    assert "mill" in metadata["why"][0]
+    assert (metadata["rank"], metadata["score"]) == (1, rk.Index.open(words).search("mill")[0].score)
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_blank_query_has_no_documents_and_a_note(toolkit, words, dense, blank, wait, capsys):
+    for index in (words, dense, [words, dense]):
+        assert search(toolkit, index, blank, wait=wait) == []
+    assert "queries is blank" in capsys.readouterr().err
+
+
+def test_a_blank_query_does_not_end_a_batch(words):
+    retriever = adapter("langchain")(index=words)
+    for results in (retriever.batch(["river", "", "mill"]), asyncio.run(retriever.abatch(["river", "", "mill"]))):
+        assert [len(documents) for documents in results] == [2, 0, 1]
+
+
+def test_langchain_documents_of_several_queries_are_equal(words, dense):
+    """MultiQueryRetriever drops documents that equal others, EnsembleRetriever those with the same id."""
+    retrievers = [adapter("langchain")(index=index) for index in (words, dense)]
+    documents = [
+        each for one in retrievers for text in ("river wheel", "the mill", "river") for each in one.invoke(text)
+    ]
+    unique = [document for place, document in enumerate(documents) if document not in documents[:place]]
+    assert sorted(document.metadata["id"] for document in unique) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", ["simple", "reciprocal_rerank", "relative_score"])
+def test_llamaindex_fusion_has_each_node_once(words, dense, mode):
+    """It drops nodes with equal text and metadata."""
+    retrievers = [adapter("llamaindex")(index) for index in (words, dense)]
+    from llama_index.core.llms import MockLLM
+    from llama_index.core.retrievers import QueryFusionRetriever
+
+    fused = QueryFusionRetriever(
+        retrievers, llm=MockLLM(), mode=mode, num_queries=1, similarity_top_k=9, use_async=False
+    )
+    assert sorted(node.node.node_id for node in fused.retrieve("river wheel")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", ["concatenate", "merge", "reciprocal_rank_fusion"])
+def test_haystack_joins_have_each_document_once(words, dense, mode):
+    lists = [adapter("haystack")(index=index).run("river wheel")["documents"] for index in (words, dense)]
+    from haystack.components.joiners import DocumentJoiner
+
+    documents = DocumentJoiner(join_mode=mode).run(lists)["documents"]
+    assert sorted(document.id for document in documents) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_llamaindex_embeddings_and_their_strings_replace_the_text(words, dense, tiny_model, wait, capsys):
+    """As HyDE sets them: the mean of the strings' vectors. An index of words is searched by the text, with a note."""
+    from llama_index.core.schema import QueryBundle
+
+    def ids(index, bundle):
+        retriever = adapter("llamaindex")(index)
+        nodes = asyncio.run(retriever.aretrieve(bundle)) if wait else retriever.retrieve(bundle)
+        return [(node.node.node_id, pytest.approx(node.score, abs=1e-4)) for node in nodes]
+
+    strings = ["An engine burns fuel.", "the sea and the mountains"]
+    vectors = np.asarray(rk.Retriever.load(tiny_model, pooler="mean", precision="fp32").encode_queries(strings))
+    expected = [(hit.id, hit.score) for hit in rk.Index.open(dense).search(vectors.mean(0))]
+    assert ids(dense, QueryBundle("river", custom_embedding_strs=[*strings, " "])) == expected
+    assert ids(dense, QueryBundle("river", embedding=vectors.mean(0).tolist())) == expected
+    assert ids(dense, QueryBundle("river", custom_embedding_strs=["river"])) == ids(dense, QueryBundle("river"))
+    assert capsys.readouterr().err == ""
+    for index in (words, [words, dense]):
+        for options in ({"custom_embedding_strs": strings}, {"embedding": vectors[0].tolist()}):
+            assert ids(index, QueryBundle("river", **options)) == ids(index, QueryBundle("river"))
+            assert f"is searched by the query's text: {next(iter(options))} needs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -98,12 +170,10 @@ def test_a_filter_keeps_matching_documents(toolkit, words, wait):
     assert {hit[3]["year"] for hit in hits} == {2021}
 
 
-def test_mistakes_raise_errors_of_retrievalkit(toolkit, tmp_path, words):
+def test_mistakes_raise_errors_of_retrievalkit(toolkit, tmp_path):
     for index, message in ((tmp_path / "nowhere", "is not a folder"), ([], "not 0"), (5, "the index is 5")):
         with pytest.raises(InputError, match=message):
             search(toolkit, index, "river")
-    with pytest.raises(InputError, match="empty"):
-        search(toolkit, words, "")
 
 
 def test_langchain_options_of_a_call_override_those_of_the_retriever(words):

@@ -138,6 +138,38 @@ def test_a_cross_encoder_scores_texts(words, topics, tiny_collection, tmp_path, 
     }
 
 
+def test_blank_queries_have_no_results(words, dense, model, topics):
+    """An empty text, or an empty cell of a table; other queries are not affected."""
+    texts = [topics["query"][0], "", "  ", None, float("nan")]
+    topics = pd.DataFrame({"qid": list("12345"), "query": texts})
+    for transformer in (IndexRetriever(words, texts=True), IndexRetriever(dense), IndexRetriever([words, dense])):
+        results = transformer(topics)
+        assert set(results["qid"]) == {"1"}
+        assert len(transformer(topics[1:])) == 0
+    results = IndexRetriever(words, texts=True)(topics)
+    blank = results.assign(qid="2", query=None)
+    for transformer in (Reranker(model), IndexRetriever(dense)):
+        assert hits(transformer(pd.concat([results, blank]))) == hits(transformer(results))
+
+
+@pytest.mark.parametrize("operator", ["__add__", "__or__", "__xor__", "__and__"])
+def test_results_of_operators_are_rescored(words, dense, model, topics, tiny_collection, operator):
+    """PyTerrier leaves queries and texts of some results empty: the corpus has them, or they are refused."""
+    first, second = IndexRetriever(words, 5, texts=True), IndexRetriever(dense, 5)
+    combined, some = getattr(first, operator)(second), topics.head(3)
+    full = {qid: dict(own) for qid, own in hits(IndexRetriever(dense)(some)).items()}
+    found = combined(some)
+    for transformer in (Reranker(model, corpus=tiny_collection.corpus), IndexRetriever(dense)):
+        rescored = transformer(found)
+        assert len(rescored) == len(found)
+        for row in rescored.itertuples():
+            assert row.score == pytest.approx(full[row.qid][row.docno], abs=1e-5)
+    if found["text"].isna().any():
+        with pytest.raises(InputError, match=r"have no text to score, such as .*corpus="):
+            Reranker(model)(found)
+    assert len(Reranker(model, corpus=tiny_collection.corpus)(found.drop(columns=["text", "title"]))) == len(found)
+
+
 def test_an_experiment(words, dense, model, topics, qrels):
     """The measures equal those of `run.evaluate`; Terrier's Java does not start."""
     lexical = IndexRetriever(words, texts=True)

@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
@@ -164,6 +165,8 @@ def on_post_page(output: str, **_: Any) -> str:
 
 def _part(path: str, heading: str | None) -> str:
     text = (ROOT / path).read_text()
+    # Links start from the folder of the file.
+    text = re.sub(r"\]\((?!\w+:|#|/)([^)\s]+)\)", lambda link: f"]({normpath(join(dirname(path), link[1]))})", text)
     if heading is None:
         return _for_site(text.partition("\n")[2])  # without its title
     section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)

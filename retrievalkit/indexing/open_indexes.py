@@ -92,14 +92,9 @@ class OpenIndex:
         return {} if name is None else read_documents(storage.inside(self.folder, name))
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """Return the ids and scores of each query's top-k texts, optionally among allowed texts; none without words."""
-        rankings: list[Ranking] = [([], np.empty(0, dtype=np.float32))] * len(queries)
+        """Return the ids and scores of each query's top-k texts, optionally among allowed texts."""
         if allowed is not None and not allowed:
-            return rankings
-        if len(rows := queries.worded()) < len(queries):
-            for row, ranking in zip(rows, self.rankings(queries.take(rows), k, allowed) if rows else [], strict=True):
-                rankings[row] = ranking
-            return rankings
+            return [([], np.empty(0, dtype=np.float32))] * len(queries)
         vector = queries.vector_for(self) if allowed is None else None
         encoded = queries.encoded_for(self) if vector is None else vector
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)

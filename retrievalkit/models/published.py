@@ -8,7 +8,7 @@ sentence-transformers stores them next to the weights:
     sentence_bert_config.json             max_seq_length
     config_sentence_transformers.json     prompts, and the model's similarity function
 
-`READ_FROM` names the releases whose behaviour this module follows; docs/reference/conventions.md has the table.
+`READ_FROM` names the releases whose behaviour this module follows; docs/coming-from/conventions.md has the table.
 
 The files become options of our encoder and pooler. Unsupported settings are refused, since vectors pooled differently
 from training rank badly without looking wrong. These models encode a passage as a single text, so a title is joined to
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 READ_FROM = {
     "sentence-transformers": "6.2", "transformers": "5.23", "PyLate": "1.6", "ColBERT": "0.2.22", "Pyserini": "1.6",
-    "Tevatron": "2.0",
+    "Tevatron": "0.1",
 }  # fmt: skip
 """The releases that the conventions were read from."""
 

@@ -227,7 +227,7 @@ class Searcher:
         if documents is not None and self.documents:
             return self._documents(queries, k, fusion, depth, filter, documents)
         if fusion is None:
-            return Findings(self.sources[0].rankings(queries, k, *self.allowed(filter)))
+            return Findings(_rankings(self.sources[0], queries, k, *self.allowed(filter)))
         candidates = self.candidates(queries, k, fusion, depth, filter)
         return Findings([fusion(hits, k) for hits in candidates], candidates)
 
@@ -272,7 +272,7 @@ class Searcher:
         """Return each query's hits of all sources, with the scores that the fusion needs; see `search`."""
         depth = max(k, FUSION_DEPTH) if depth is None else depth
         pairs = zip(self.sources, self.allowed(filter), strict=True)
-        rankings = [source.rankings(queries, depth, allowed) for source, allowed in pairs]
+        rankings = [_rankings(source, queries, depth, allowed) for source, allowed in pairs]
         candidates = [gather([ranking[row] for ranking in rankings], query.id) for row, query in enumerate(queries)]
         if fusion.looks_at_scores and fusion.missing in (None, "computed"):
             for number in range(len(self.sources)):
@@ -320,6 +320,17 @@ class Searcher:
         if number not in self._lacking_documents and any(np.isnan(values).any() for values in scores):
             self._lacking_documents.add(number)
             self.note(f"'{source.label}' lacks documents that others retrieved; they get its lowest score.")
+
+
+def _rankings(source: Source, queries: QueryBatch, k: int, allowed: Allowed | None) -> list[Ranking]:
+    """Return the ids and scores of each query's hits; an index has none for a blank query."""
+    rows = queries.worded()
+    if isinstance(source, OpenRun) or len(rows) == len(queries):
+        return source.rankings(queries, k, allowed)
+    rankings: list[Ranking] = [([], np.empty(0, dtype=np.float32))] * len(queries)
+    for row, ranking in zip(rows, source.rankings(queries.take(rows), k, allowed) if rows else [], strict=True):
+        rankings[row] = ranking
+    return rankings
 
 
 def opened(

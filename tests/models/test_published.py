@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import itertools
 import json
@@ -23,7 +24,7 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Text
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.models.opening import open_retriever
-from retrievalkit.models.published import own_settings
+from retrievalkit.models.published import READ_FROM, own_settings
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.recipes.settings import parse_set
 
@@ -411,6 +412,15 @@ def test_colbert_checkpoints_are_read(tiny_model, tmp_path):
         "query": [5],
         "document": [6],
     }
+
+
+def test_the_documentation_names_the_releases_that_were_read():
+    page = (ROOT / "docs/coming-from/conventions.md").read_text()
+    assert all(f"{library} {release}" in page.replace("\n", " ") for library, release in READ_FROM.items())
+    for library in ("sentence-transformers", "transformers"):
+        if importlib.util.find_spec(library.replace("-", "_")):
+            installed = importlib.metadata.version(library).split(".")
+            assert installed[0] == READ_FROM[library].split(".")[0], f"read the conventions of {library} again"
 
 
 TEXT = "A wheel at the river drives the mill"

@@ -554,6 +554,8 @@ def _sparse(files: _Published) -> OwnSettings:
     """Return the settings of a SPLADE model: weights over the vocabulary, the maximum logit of each term."""
     if files.kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
         files.refuse(f"the modules {', '.join(files.kinds)}")
+    if files.kinds[0] == "Transformer" and files.transformer.get("transformer_task") != "fill-mask":
+        files.refuse("a SpladePooling of hidden states, without a vocabulary head")
     pooling = files.configuration("SpladePooling")
     for name, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
         if (value := pooling.get(name, usual)) != usual:

@@ -274,6 +274,7 @@ def test_options_override_the_settings_of_the_model(published):
             {"modules": ("MLMTransformer", "SpladePooling"), "1_SpladePooling/config": {"pooling_strategy": "sum"}},
             "the pooling_strategy sum",
         ),
+        ({"modules": ("Transformer", "SpladePooling")}, "a SpladePooling of hidden states"),
         (
             {
                 "modules": ("Transformer", "Pooling", "Dense"),

@@ -242,10 +242,6 @@ class QueryBatch:
         encoded = {key: _rows(queries, rows) for key, queries in self._encoded.items()}
         return replace(self, queries=[self.queries[row] for row in rows], _encoded=encoded)
 
-    def worded(self) -> list[int]:
-        """Return the rows of the queries that are not blank."""
-        return [row for row, query in enumerate(self.queries) if query.text and not query.text.isspace()]
-
     def vector_for(self, index: OpenIndex) -> np.ndarray | None:
         """Encode a single query without torch: its vector (1, dim), or None if torch is needed."""
         text = self.queries[0].text if len(self) == 1 else ""  # "" if the query is a vector
@@ -290,10 +286,6 @@ class EncodedBatch(QueryBatch):
     def take(self, rows: Sequence[int]) -> Self:
         """Return a subset of the queries."""
         return replace(self, queries=[self.queries[row] for row in rows], encoded=_rows(self.encoded, rows))
-
-    def worded(self) -> list[int]:
-        """Return the rows of the queries: all, as they are vectors."""
-        return list(range(len(self)))
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
         """Return the representation of the queries."""

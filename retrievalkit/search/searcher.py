@@ -28,7 +28,7 @@ from retrievalkit.indexing.open_indexes import (
     open_recorded_corpus,
     open_sources,
 )
-from retrievalkit.indexing.query_encoders import Encoders, QueryBatch
+from retrievalkit.indexing.query_encoders import EncodedBatch, Encoders, QueryBatch
 from retrievalkit.registry.component_options import convert
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -324,8 +324,8 @@ class Searcher:
 
 def _rankings(source: Source, queries: QueryBatch, k: int, allowed: Allowed | None) -> list[Ranking]:
     """Return the ids and scores of each query's hits; an index has none for a blank query."""
-    rows = queries.worded()
-    if isinstance(source, OpenRun) or len(rows) == len(queries):
+    rows = [row for row, query in enumerate(queries) if query.text.strip()]
+    if len(rows) == len(queries) or isinstance(source, OpenRun) or isinstance(queries, EncodedBatch):
         return source.rankings(queries, k, allowed)
     rankings: list[Ranking] = [([], np.empty(0, dtype=np.float32))] * len(queries)
     for row, ranking in zip(rows, source.rankings(queries.take(rows), k, allowed) if rows else [], strict=True):

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from retrievalkit import Hit
+import retrievalkit as rk
 from retrievalkit.contracts import Text
 from retrievalkit.reporting import notices
 from retrievalkit_adapters import metadata, missing, open_index, search
@@ -55,11 +55,11 @@ class IndexRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         k, vector = self.similarity_top_k, self._vector(query_bundle)
-        hits: Sequence[Hit]
+        hits: Sequence[rk.Hit]
         if vector is None:
             hits = search(self.index, query_bundle.query_str, k, filter=self._filter, explain=self.explain)
         else:
-            hits = cast("Sequence[Hit]", self.index.search(vector, k, filter=self._filter, by="passage"))
+            hits = cast("Sequence[rk.Hit]", self.index.search(vector, k, filter=self._filter, by="passage"))
         # Language models read the other metadata.
         keys = ["id", "rank", "score", "why"]
         hidden = {"excluded_llm_metadata_keys": keys, "excluded_embed_metadata_keys": keys}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from retrievalkit.contracts.commands import HybridOptions, counted, resolve_precision, say
-from retrievalkit.data.queries import check_query
+from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
@@ -272,7 +272,10 @@ class Service:
         return ", ".join(f"{row['name']} ({row['indexer']}, {counted(row['texts'], 'texts')})" for row in indexes)
 
     def _check_query(self, text: str) -> None:
-        check_query(text)
+        if not text.strip():
+            msg = "the query is empty. Give it a text."
+            raise InputError(msg)
+        check_queries([Query("query", text)])
         self._check_length("query", text)
 
     def _check_length(self, name: str, text: str) -> None:

@@ -88,7 +88,7 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
 def check_query(text: str) -> Query:
     """Return a text as a query; raise an error if it cannot be searched.
 
-    Among several queries a blank query is no error: it has no hits, and `read_queries` counts it.
+    Among several queries a blank query has no hits, and `read_queries` counts it.
     """
     if not text.strip():
         msg = "the query is empty. Give it a text."

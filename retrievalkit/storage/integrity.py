@@ -1,13 +1,11 @@
 """Integrity of a folder's files: sizes and checksums are compared with the manifest whenever the folder is opened.
 
-Checksums are compared for files modified after the manifest was written, and with RKIT_VERIFY=1 for all files. A
-fingerprint of a value, a file or a folder is 32 hexadecimal digits of BLAKE2b. File names never lead out of their
-folder.
+Checksums are compared for files modified after the manifest was written, and with RKIT_VERIFY=1 for all files. File
+names never lead out of their folder.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -19,15 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.cache import cache_folder
+from retrievalkit.storage.fingerprints import VERIFY, Counter, fingerprint_file, fingerprint_value
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST, write_json
-from retrievalkit.storage.places import cache_folder
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name, relative to the folder and with slashes -> {"bytes": size, "blake2b": checksum}."""
-
-VERIFY = "RKIT_VERIFY"
-"""Environment variable: 1 verifies all bytes of every opened file."""
 
 _THREADS = 8
 _SILENT_SECONDS = 2.0
@@ -36,33 +32,6 @@ _LARGE = 16 * _MEGABYTE
 _SETTLED = 2 * 10**9  # ns
 
 Result = TypeVar("Result")
-Counter = Callable[[int], None]
-
-
-def fingerprint_value(value: Any) -> str:
-    """Return the fingerprint of a JSON-able value; the order of keys is ignored."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
-    """Return the fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with Path(path).open("rb", buffering=0) as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-                count(len(chunk))
-            return digest.hexdigest()
-    except OSError as error:
-        # Python sets the file name if opening fails, but not if reading fails.
-        error.filename = error.filename or str(path)
-        raise
-
-
-def describe_file(path: str | Path) -> dict[str, Any]:
-    """Return the size and fingerprint of a file, as an entry of a manifest's `files`."""
-    return {"bytes": Path(path).stat().st_size, "blake2b": fingerprint_file(path)}
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:

@@ -1,6 +1,7 @@
 """The user's cache: values and files that commands can do without, private to the user, checked and replaced whole.
 
-    ~/.cache/retrievalkit/KIND/ENTRY/entry.json    a value, and the checksums of the entry's other files
+    ~/.cache/retrievalkit/KIND/ENTRY.json          a value and its checksum
+    ~/.cache/retrievalkit/KIND/ENTRY/entry.json    for an entry with files: also the checksums of the other files
 
 An entry that is damaged, has another form or was copied from elsewhere counts as missing, and a folder that another
 user could have filled is not used. Results never depend on the cache: callers compute what is missing, and continue if
@@ -25,7 +26,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.documents import check_document, read_json
 from retrievalkit.storage.fingerprints import VERIFY, fingerprint_file, fingerprint_value
-from retrievalkit.storage.outputs import full_disk_named
+from retrievalkit.storage.outputs import discard, full_disk_named
 
 _RECORD = "entry.json"
 _LARGE = 1 << 24
@@ -101,12 +102,12 @@ def read_entry(kind: str, identity: object, form: type[Form]) -> Entry[Form] | N
         return None
     folder = home / fingerprint_value(identity)
     try:
-        _check_own(folder, stat.S_ISDIR)
-        _check_own(folder / _RECORD, stat.S_ISREG)
-        record = read_json(folder / _RECORD, dict[str, Any], do="", nan=True)
+        place = _record_of(folder)
+        _check_own(place, stat.S_ISREG)
+        record = read_json(place, dict[str, Any], do="", nan=True)
         value, files = record.get("value"), check_document(record.get("files"), _FILES, file=folder, do="")
         if record.get("blake2b") != _checksum(identity, value, files):
-            _damaged(folder / _RECORD)
+            _damaged(place)
         for name, (digest, *state) in files.items():
             if name != Path(name).name:
                 _damaged(folder / name)
@@ -121,7 +122,7 @@ def read_entry(kind: str, identity: object, form: type[Form]) -> Entry[Form] | N
         _say(f"an entry of the cache is not used and computed again: {error}")
         return None
     with suppress(OSError):
-        os.utime(folder)
+        os.utime(folder if place.parent == folder else place)
     return entry
 
 
@@ -151,6 +152,10 @@ def write_entry(
             record = {"value": value, "files": files, "blake2b": _checksum(identity, value, files)}
             (staging / _RECORD).write_text(json.dumps(record, ensure_ascii=False, default=str), encoding="utf-8")
         folder = home / fingerprint_value(identity)
+        if write is None:
+            discard(folder)
+            (staging / _RECORD).replace(_record_of(folder))
+            return Entry(value, folder)
         # Another process may have written the same entry, and read its files.
         existing = read_entry(kind, identity, cast("type[Form]", Any)) if folder.is_dir() else None
         if existing is None or existing.value != value:
@@ -165,6 +170,14 @@ def write_entry(
 
 
 _FILES: Any = dict[str, list[Any]]
+
+
+def _record_of(folder: Path) -> Path:
+    """Return the file with the value of an entry; an entry without files has no folder."""
+    if not os.path.lexists(folder):
+        return folder.with_name(f"{folder.name}.json")
+    _check_own(folder, stat.S_ISDIR)
+    return folder / _RECORD
 
 
 def _checksum(identity: object, value: object, files: object) -> str:

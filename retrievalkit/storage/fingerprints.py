@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from retrievalkit.storage.documents import open_regular
 
 Counter = Callable[[int], None]
 
@@ -17,15 +20,18 @@ VERIFY = "RKIT_VERIFY"
 def fingerprint_value(value: Any) -> str:
     """Return the fingerprint of a JSON-able value; the order of keys is ignored."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
     """Return the fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
     digest = hashlib.blake2b(digest_size=16)
     try:
-        with Path(path).open("rb", buffering=0) as stream:
-            while chunk := stream.read(1 << 20):
+        with open_regular(path) as stream:
+            # Kernel files, and logs that grow, may have no end.
+            left = os.fstat(stream.fileno()).st_size
+            while chunk := stream.read(min(1 << 20, left)):
+                left -= len(chunk)
                 digest.update(chunk)
                 count(len(chunk))
             return digest.hexdigest()

@@ -46,7 +46,7 @@ from retrievalkit.contracts.commands import (
 from retrievalkit.contracts.declarations import Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
-from retrievalkit.data.files import fingerprint
+from retrievalkit.data.files import existing, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, shortlist
 from retrievalkit.reporting.notices import show
 from retrievalkit_sync.folder import Difference, File, Reader, State, read
@@ -414,7 +414,7 @@ def _held_by(place: Path, content: str) -> list[str]:
 
 def _existing(folder: Path, before: State) -> Path:
     if folder.is_dir():
-        return folder
+        return existing(folder)
     what = "is a file" if folder.exists() else "does not exist"
     mounted = " If it is on a disk that is not mounted, mount it." if before.documents else ""
     msg = f"'{folder}' {what}. Nothing was changed. Give the folder of the documents.{mounted}"

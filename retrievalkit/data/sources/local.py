@@ -19,7 +19,7 @@ from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record, id_problem, read_records, table_of
 from retrievalkit.data.run_forms import is_run_object
 from retrievalkit.data.sources.source import PARTS, Part, Source
-from retrievalkit.errors import DataError, shortlist
+from retrievalkit.errors import DataError, RetrievalkitError, shortlist
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.storage import fingerprint_folder, fingerprint_value, kind_of
@@ -258,13 +258,14 @@ class Parquet(Source):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        import pyarrow
         from pyarrow import parquet
 
         try:
             with reading(self.path), parquet.ParquetFile(self.path) as table:
                 yield table
-        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        except RetrievalkitError:
+            raise
+        except Exception as error:  # noqa: BLE001 - values that Python lacks raise any of a dozen exceptions
             reason = str(error).splitlines()[0].rstrip(".")[:300] if str(error) else type(error).__name__
             msg = f"the Parquet file cannot be read: {reason}. Write or fetch it again."
             raise DataError(msg, file=self.path) from None

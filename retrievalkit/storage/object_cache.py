@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from filelock import FileLock
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.cache import cache_folder, required_folder
+from retrievalkit.storage.documents import read_document
 from retrievalkit.storage.fingerprints import Counter, describe_file, fingerprint_value
 from retrievalkit.storage.integrity import for_each_file, is_inner_name
 from retrievalkit.storage.manifest import kind_of, read_manifest
@@ -66,8 +66,9 @@ def local(place: str | Path) -> str | Path:
         else:
             _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
     for state_folder in home.iterdir():  # earlier states of the object, unless used in the last day
-        if state_folder != copy.parent and time.time() - state_folder.stat().st_mtime > _A_DAY:
-            shutil.rmtree(state_folder, ignore_errors=True)
+        with suppress(OSError):  # another process may remove it too
+            if state_folder != copy.parent and time.time() - state_folder.lstat().st_mtime > _A_DAY:
+                discard(state_folder)
     return copy
 
 
@@ -82,8 +83,8 @@ def store_of(place: str | Path) -> Store | None:
     # Only our own copies: an untrusted folder must not choose a store.
     if not Path(os.path.realpath(place)).is_relative_to(copies):
         return None
-    with suppress(OSError, ValueError, KeyError):
-        return Store(json.loads((Path(place) / _ORIGIN).read_text(encoding="utf-8"))["url"])
+    with suppress(ArtifactError, KeyError):
+        return Store(read_document(Path(place) / _ORIGIN, dict[str, str], do="")["url"])
     return None
 
 

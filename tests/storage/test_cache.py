@@ -12,7 +12,7 @@ import pytest
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.reporting import notices
-from retrievalkit.storage import cache, private_folder, read_entry, write_entry
+from retrievalkit.storage import cache, fingerprint_value, private_folder, read_entry, write_entry
 
 KEY = ["a model", 1]
 LARGE = 17 << 20
@@ -211,6 +211,20 @@ def test_processes_that_write_the_same_entry_keep_the_first():
         assert write(LARGE) == entry
         assert os.fstat(stream.fileno()).st_nlink == 1, "a reader's file is not replaced by an equal file"
     assert write(LARGE, value="changed").value == read().value == "changed"
+
+
+@pytest.mark.parametrize("plant", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/nonexistent")])
+def test_an_entry_without_files_replaces_what_is_in_its_place(home, plant):
+    for place in (home / "retrievalkit" / "graphs" / fingerprint_value("key"), None):
+        path = place or next((home / "retrievalkit" / "graphs").glob("*.json"))
+        if place is None:
+            path.unlink()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if place is not None or plant is not os.mkdir:
+            plant(path)
+        assert read_entry("graphs", "key", list[int]) is None
+        assert write_entry("graphs", "key", [1]) is not None
+        assert read_entry("graphs", "key", list[int]).value == [1]
 
 
 def test_the_least_recently_used_entries_and_unfinished_ones_are_deleted(home):

@@ -20,8 +20,7 @@ from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_cor
 from retrievalkit.data.files import LONGEST_LINE, fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
-from retrievalkit.data.sources import READERS, UnreadableError, read_document
-from retrievalkit.data.sources.local import files_below
+from retrievalkit.data.sources import READERS, UnreadableError, files_below, read_document
 from retrievalkit.errors import DataError, RetrievalkitError
 
 TABLES = (".csv", ".jsonl")

@@ -24,7 +24,7 @@ PROMISED = {
     "retrievalkit.data.convert": ["FieldOptions", "cutter"],
     "retrievalkit.data.corpus": ["Corpus", "Passage", "open_corpus", "passage_of", "write_corpus"],
     "retrievalkit.data.examples": ["Example", "check_examples", "read_examples"],
-    "retrievalkit.data.files": ["uncollected"],
+    "retrievalkit.data.files": ["LONGEST_LINE", "existing", "fingerprint", "uncollected"],
     "retrievalkit.data.inputs": ["judgements", "model", "passages", "place", "queries"],
     "retrievalkit.data.masking": None,
     "retrievalkit.data.tokenized_text": None,

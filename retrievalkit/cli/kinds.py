@@ -146,6 +146,8 @@ def _kind(place: str) -> str | None:
             return "documents" if as_documents(place) != place else kinds.kind_of(place)
         if (kind := storage.kind_of(place)) in _KINDS:
             return kind
+        if kind is None and os.path.lexists(os.path.join(place, storage.MANIFEST)):
+            return None  # the command reports why it cannot be read
         if os.path.isfile(os.path.join(place, "config.json")):
             return "model"
         if as_documents(place) != place:

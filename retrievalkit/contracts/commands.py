@@ -45,7 +45,9 @@ from retrievalkit.storage import (
     indexes_of,
     kind_of,
     read_document,
+    read_entry,
     read_manifest,
+    write_entry,
     write_folder,
     write_json,
     write_manifest,
@@ -59,8 +61,8 @@ __all__ = [
     "Named", "Reads", "refuse_if_strict", "Precision", "resolve_precision", "Retriever", "DocumentOptions",
     "HybridOptions", "OpenOptions", "create", "names", "options", "open_retriever", "describe_retriever",
     "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of", "check_output",
-    "describe_files", "check_files", "read_document", "read_manifest", "write_folder", "write_json",
-    "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",
+    "describe_files", "check_files", "read_document", "read_entry", "read_manifest", "write_entry", "write_folder",
+    "write_json", "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",
 ]  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from retrievalkit.data import files
 from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_of
 from retrievalkit.data.fields import fields_of
-from retrievalkit.data.forms import CORPUS, PASSAGE_IDS
+from retrievalkit.data.forms import CORPUS, corpus_table, roles_of
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.queries import QuestionNamer
-from retrievalkit.data.records import Record, Table, first_row
+from retrievalkit.data.records import Damaged, Record, Table, first_row, leave_out, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.sources.local import Local, Parquet
-from retrievalkit.errors import nearest
+from retrievalkit.errors import DataError, nearest
 
 
 @dataclass(frozen=True)
@@ -31,41 +31,60 @@ class Columns:
 
 
 _USUAL = Columns()
-_NAMES = {"text": ("text", "contents", "content", "body", "passage"), "title": ("title",), "id": PASSAGE_IDS}
 
 
-def open_own(source: str | Path, columns: Columns | None) -> Corpus:
-    """Open a corpus whose fields the user named (None = none), or a custom table."""
+def open_own(source: str | Path, columns: Columns | None, damaged: Damaged | None = None) -> Corpus:
+    """Open a corpus whose fields the user named (None = none), or a custom table.
+
+    Args:
+        source: A file or another source.
+        columns: The fields.
+        damaged: Receives the error of each damaged record, which is left out; None = it is raised.
+    """
     opened = open_source(source)
     if columns is None and not isinstance(opened, Parquet):
         if not isinstance(opened, Local) or opened.is_folder or files.first_character(opened.path) in "{[":
             return open_corpus(source)
-        if first_row(opened.path)[1] == "\t":
+        if first_row(opened.path)[1] == "\t" and not _lacks_ids(opened.path):
             return open_corpus(source)
 
     def passages() -> Iterator[tuple[Record, Passage]]:
         # Any table with a header.
-        form = CORPUS._replace(table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True))
+        form = CORPUS._replace(
+            table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True), damaged=damaged
+        )
         rows = opened.corpus_records(form) if isinstance(opened, Local) else opened.records("passages")
         namer = QuestionNamer()
-        return ((record, _passage(record, columns or _USUAL, namer)) for record in rows)
+        for record in rows:
+            try:
+                passage = _passage(record, columns or _USUAL, namer)
+            except DataError as error:
+                leave_out(error, damaged)
+            else:
+                yield record, passage
 
     return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
 
 
+def _lacks_ids(path: Path) -> bool:
+    """True if a table has a header that names no ids."""
+    table = table_of(path, corpus_table)
+    return table is not None and table.header and not roles_of(table.names)[0]
+
+
 def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
-    known = {name.lower(): name for name in record.fields}
-    if columns == _USUAL and "contents" in known and any(name in known for name in PASSAGE_IDS):
+    usual = dict(zip(("id", "title", "text"), roles_of(tuple(record.fields)), strict=True))
+    if columns == _USUAL and usual["id"] and usual["text"].lower() == "contents":
         return passage_of(record)
     fields = {}
-    for part, defaults in _NAMES.items():
+    for part, default in usual.items():
         name = getattr(columns, part)
         if name and name not in record.fields:
             close = nearest(name, record.fields)
             hint = f"; did you mean '{close}'?" if close else "."
             msg = f"there is no field '{name}'{hint} The fields are {field_names(record.fields)}. Name one of them."
             raise record.error(msg)
-        fields[part] = name or next((known[usual] for usual in defaults if usual in known), "")
+        fields[part] = name or default
     if not fields["text"]:
         names = field_names(record.fields)
         msg = f"no field has a usual name for the text; the fields are {names}. Set text_field to the name of a field."

@@ -16,7 +16,7 @@ from typing import Any
 from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
 from retrievalkit.data.fields import Value, fields_of
-from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
+from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete, roles_of
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
 from retrievalkit.data.records import Record, table_of
@@ -27,7 +27,6 @@ from retrievalkit.reporting.notices import Blanks
 from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
-_NAMES = ("title", "text", "contents")
 _CUT = "cut"
 
 
@@ -272,17 +271,18 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
 def passage_of(record: Record) -> Passage:
     """Return the passage in a record of any known format."""
     fields = record.fields
-    name = next((name for name in PASSAGE_IDS if name in fields), None)
-    if name is None or ("text" not in fields and "contents" not in fields):
+    name, titled, texted = roles_of(tuple(fields))
+    if not name or not texted:
         raise incomplete(record, "passage", CORPUS.known, id=PASSAGE_IDS, text=PASSAGE_TEXTS)
-    if "text" in fields:
-        title = record.text("title") if fields.get("title") is not None else ""
-        text = record.text("text")
+    if texted.lower() == "contents":
+        title, text = split_contents(record.text(texted))
     else:
-        title, text = split_contents(record.text("contents"))
+        title = record.text(titled) if titled and fields[titled] is not None else ""
+        text = record.text(texted)
     identifier = record.identifier(name)
     cut = cut_of(record, identifier)
-    return Passage(identifier, title, text, fields_of(fields, (name, *_NAMES, *([_CUT] if cut else []))), cut)
+    known = (name, titled, texted, "contents", *([_CUT] if cut else []))
+    return Passage(identifier, title, text, fields_of(fields, known), cut)
 
 
 def cut_of(record: Record, identifier: str) -> Cut | None:

@@ -16,14 +16,14 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from retrievalkit.errors import DataError, nearest, shortlist
 from retrievalkit.registry.modules import large_imports
-from retrievalkit.storage import fingerprint_file, write_file
+from retrievalkit.storage import fingerprint_file, open_regular, write_file
 
 LONGEST_LINE = 1 << 26
 """Maximum bytes of a line, decompressed; a longer line is refused before it fills the memory."""
@@ -43,7 +43,7 @@ _LOOK = 1 << 12
 _SHOWN = 300
 _GROUPS = 6
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_KERNEL = ("/proc/", "/sys/")
+KERNEL = ("/proc/", "/sys/")
 
 
 class Line(NamedTuple):
@@ -75,7 +75,7 @@ def existing(path: str | Path) -> Path:
     except ValueError:
         msg = f"{str(path)!r} is not a path: it contains NUL, or bytes that are not UTF-8. Rename the file."
         raise DataError(msg) from None
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or os.path.realpath(path).startswith(_KERNEL):
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or f"{os.path.realpath(path)}/".startswith(KERNEL):
         msg = f"'{path}' is a pipe, a device or a kernel file, and data is read more than once. Save it to a file."
         raise DataError(msg)
     return path
@@ -125,6 +125,13 @@ def fingerprint(path: str | Path) -> str:
     """Return a fingerprint of a file's bytes."""
     with reading(path):
         return fingerprint_file(path)
+
+
+def has_holes(path: Path) -> bool:
+    """True if a file is sparse: it may be larger than the disk, and its text is elsewhere than in NUL bytes."""
+    with suppress(OSError, AttributeError), open_regular(path) as stream:  # not on every system
+        return os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < os.fstat(stream.fileno()).st_size
+    return False
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Records are distinguished by their keys, tables by their header or number of col
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
@@ -13,8 +14,9 @@ from retrievalkit.data.json_text import field_names
 from retrievalkit.data.records import Record, Table
 from retrievalkit.errors import DataError
 
-PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid")
-PASSAGE_TEXTS = ("text", "contents")
+PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid", "docno", "document_id")
+PASSAGE_TEXTS = ("text", "contents", "content", "body", "passage")
+"""Fields of a passage in every format, in upper or lower case; of several, the first is used."""
 EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
 """The id fields of a passage inside a training example."""
 
@@ -47,11 +49,24 @@ class Form(NamedTuple):
         table: The cells of a table's first row -> the layout of the table; None if it is not of this kind.
         plural: The kind of the records, for messages.
         known: The known formats, for messages.
+        damaged: Receives the error of each record that cannot be read, which is left out; None = it is raised.
     """
 
     table: Callable[[list[str]], Table | None]
     plural: str
     known: tuple[str, ...]
+    damaged: Callable[[DataError], None] | None = None
+
+
+@functools.lru_cache(maxsize=64)
+def roles_of(names: tuple[object, ...]) -> tuple[str, str, str]:
+    """Return the fields with the id, the title and the text of a passage; "" for each that is missing."""
+    texts = [name for name in names if isinstance(name, str)]
+    known = {name.lower(): name for name in texts} | {name: name for name in texts}
+    identifier, title, text = (
+        next((known[name] for name in usual if name in known), "") for usual in (PASSAGE_IDS, ("title",), PASSAGE_TEXTS)
+    )
+    return identifier, title, text
 
 
 def corpus_table(row: list[str]) -> Table | None:
@@ -59,8 +74,10 @@ def corpus_table(row: list[str]) -> Table | None:
     names = _names(row)
     if is_judgement_header(row):
         return None
-    if names[0] in PASSAGE_IDS and ("text" in names or "contents" in names):
-        return Table(names, header=True, quoted=True, bare="text" if "text" in names else "contents")
+    identifier, title, text = roles_of(names)
+    # Without a known text, reading the first row as a header reports its names.
+    if names[0] in PASSAGE_IDS or (text and (identifier or title)):
+        return Table(names, header=True, quoted=True, bare=text)
     if len(row) == 2:
         return Table(("id", "text"))
     if len(row) == 3:
@@ -71,7 +88,7 @@ def corpus_table(row: list[str]) -> Table | None:
 def query_table(row: list[str]) -> Table | None:
     """Return the layout of a query table: id and text, or DPR's question and answers."""
     names = _names(row)
-    if names[0] in QUERY_IDS and any(name in names for name in QUERY_TEXTS):
+    if names[0] in QUERY_IDS:
         return Table(names, header=True)
     if len(row) != 2:
         return None

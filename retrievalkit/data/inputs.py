@@ -174,7 +174,7 @@ class Rows:
             should = "a text or a dict" if self._ids else "a dict"
             msg = f"the row is {value!r:.80}, but should be {should}."
             raise DataError(msg, file=InMemory(f"the {self._what}"), line=number + 1)
-        if self._ids and not any(name in row for name in self._ids):
+        if self._ids and not any(str(name).lower() in self._ids for name in row):
             return self._named(number, row)
         return row
 

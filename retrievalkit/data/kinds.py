@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from retrievalkit.data import files
+from retrievalkit.data import files, forms
 from retrievalkit.data.forms import corpus_table, is_example, is_judgement_header, query_table
 from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.records import first_row, read_records
@@ -15,6 +15,8 @@ from retrievalkit.data.sources.local import Local
 from retrievalkit.errors import DataError
 
 Kind = Literal["corpus", "queries", "examples", "qrels", "run", "collection"]
+
+_OF_PASSAGES = {"title", *forms.PASSAGE_IDS, *forms.PASSAGE_TEXTS} - {*forms.QUERY_IDS, "text"}
 
 KIND_OF_PART: dict[Part, Kind] = {
     "passages": "corpus",
@@ -48,7 +50,7 @@ def _of_keys(keys: set[str], source: str | Path) -> Kind:
         return "examples"
     if keys & {"query_id", "question", "qid", "query", "answers"}:
         return "queries"
-    if keys & {"title", "contents", "docid", "doc_id"}:
+    if keys & _OF_PASSAGES:
         return "corpus"
     names = field_names(sorted(keys))
     if "text" in keys:
@@ -73,9 +75,11 @@ def _of_row(path: Path) -> Kind:
     if is_example(names):
         return "examples"
     queries, corpus = query_table(tabs), corpus_table(tabs)
-    if corpus and corpus.header and names & {"title", "contents", "docid", "doc_id"}:
+    of_corpus = corpus is not None and corpus.header and not names.isdisjoint(forms.PASSAGE_TEXTS)
+    of_queries = queries is not None and queries.header and not names.isdisjoint(forms.QUERY_TEXTS)
+    if of_corpus and (names & _OF_PASSAGES or not of_queries):
         return "corpus"
-    if queries and (queries.header or "answer_list" in queries.names) and not (corpus and corpus.header):
+    if (of_queries and not of_corpus) or (queries and "answer_list" in queries.names):
         return "queries"
     return judgements_or_run(path) or _by_name(path, f"a line like {shown(first.text)}")
 

@@ -152,9 +152,12 @@ class Table(NamedTuple):
 
 # The cells of a table's first row -> the layout of the table; None if it is unknown.
 TableForm = Callable[[list[str]], Table | None]
+Damaged = Callable[[DataError], None]
 
 
-def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str, ...] = ()) -> Iterator[Record]:
+def read_records(
+    path: str | Path, form: TableForm, kinds: str, forms: tuple[str, ...] = (), damaged: Damaged | None = None
+) -> Iterator[Record]:
     """Read the records of a file.
 
     Args:
@@ -162,6 +165,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
         form: Determines the layout of a table.
         kinds: The kind of records, for error messages: "passages".
         forms: The known formats, for error messages.
+        damaged: Receives the error of each damaged line or row, which is left out; None = it is raised.
     """
     path = Path(path)
     start = files.first_character(path)
@@ -170,7 +174,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
         raise DataError(msg, file=path)
     file = str(path)
     if start == "{":
-        yield from json_lines(path)
+        yield from json_lines(path, damaged)
     elif start == "[":
         for line, number, fields in json_text.members(path):
             record = Record(file, line, {}, element=int(number))
@@ -179,7 +183,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
                 raise record.error(msg)
             yield record._replace(fields=fields)
     else:
-        yield from _table(path, form, kinds, forms)
+        yield from _table(path, form, kinds, forms, damaged)
 
 
 def table_of(path: str | Path, form: TableForm) -> Table | None:
@@ -217,22 +221,32 @@ def parse_record(raw: bytes, file: str, table: Table | None) -> Record:
     return Record(file, 0, table.fields(row))
 
 
-def json_lines(path: Path) -> Iterator[Record]:
+def json_lines(path: Path, damaged: Damaged | None = None) -> Iterator[Record]:
     """Read the objects of a JSON lines file; empty lines are skipped."""
     file = str(path)
     for line, start, end, text in filled_lines(path):
+        fields, problem = None, ""
         try:
             fields = json_text.parsed(text)
         except ValueError as error:
-            msg = f"{error} Each line must be one complete JSON object."
-            raise DataError(msg, file=path, line=line) from None
-        if not isinstance(fields, dict):
-            msg = f"the line is {shown(fields)}, but should be a JSON object ({{...}})."
-            raise DataError(msg, file=path, line=line)
-        yield Record(file, line, fields, start, end)
+            problem = f"{error} Each line must be one complete JSON object."
+        if isinstance(fields, dict):
+            yield Record(file, line, fields, start, end)
+        else:
+            problem = problem or f"the line is {shown(fields)}, but should be a JSON object ({{...}})."
+            leave_out(DataError(problem, file=path, line=line), damaged)
 
 
-def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> Iterator[Record]:
+def leave_out(error: DataError, damaged: Damaged | None) -> None:
+    """Report a damaged record, or raise its error if nobody counts them."""
+    if damaged is None:
+        raise error
+    damaged(error)
+
+
+def _table(
+    path: Path, form: TableForm, kinds: str, forms: tuple[str, ...], damaged: Damaged | None
+) -> Iterator[Record]:
     table = table_of(path, form)
     if table is None:
         first = next(filled_lines(path))
@@ -254,8 +268,9 @@ def _table(path: Path, form: TableForm, kinds: str, forms: tuple[str, ...]) -> I
         if len(row) != width:
             names = ", ".join(table.names)
             msg = f"the row has {len(row)} column{'s' * (len(row) != 1)}, but the table has {width}: {names}."
-            raise DataError(msg, file=path, line=line)
-        yield Record(file, line, table.fields(row), start, end)
+            leave_out(DataError(msg, file=path, line=line), damaged)
+        else:
+            yield Record(file, line, table.fields(row), start, end)
 
 
 def _quoted_rows(path: Path, gap: str) -> Iterator[tuple[int, int, int, list[str]]]:

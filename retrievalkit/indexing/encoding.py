@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -350,20 +349,30 @@ def _form(documents: Representation) -> tuple[int, ...]:
     return len(documents), *(0 if part is None else part.shape[-1] for part in parts)
 
 
+@dataclass(frozen=True)
+class _Unencoded:
+    """A text that could not be encoded."""
+
+    shard: int
+    id: str
+    reason: str
+
+
 class _LeftOut:
     """The texts that workers could not encode, in a file next to the shards until they are reported."""
 
     def __init__(self, staging: Path, complete: frozenset[int], writer: VectorWriter) -> None:
-        self._path, self._writer = staging / "left-out.jsonl", writer
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        self._rows = [row for row in map(storage.loads_json, lines) if row["shard"] in complete]
+        self._path, self._writer = staging / "left-out.json", writer
+        do = f"Remove '{staging}', and encode again."
+        listed = storage.read_document(self._path, list[_Unencoded], do=do) if self._path.exists() else []
+        self._rows = [row for row in listed if row.shard in complete]
 
     def add(self, number: int, texts: Mapping[str, str]) -> None:
         """Record skipped texts and reasons of a shard before it is written."""
         if not texts:
             return
-        self._rows += [{"shard": number, "id": name, "reason": reason} for name, reason in texts.items()]
-        self._path.write_text("".join(f"{json.dumps(row)}\n" for row in self._rows), encoding="utf-8")
+        self._rows += [_Unencoded(number, name, reason) for name, reason in texts.items()]
+        storage.write_json(self._path, list(map(asdict, self._rows)), indent=None)
         self._writer.keep(self._path)
 
     def reported(self) -> dict[str, Any]:
@@ -371,11 +380,11 @@ class _LeftOut:
         self._path.unlink(missing_ok=True)
         if not self._rows:
             return {}
-        first = "; ".join(f"'{row['id']}' ({row['reason']})" for row in self._rows[:_NAMED])
+        first = "; ".join(f"'{row.id}' ({row.reason})" for row in self._rows[:_NAMED])
         rest = f"; and {len(self._rows) - _NAMED:,} more, see left_out in manifest.json" if self._rows[_NAMED:] else ""
         count = counted(len(self._rows), "texts")
         notices.note(f"{count} could not be encoded, and the folder lacks them: {first}{rest}.")
-        return {"left_out": [{"id": row["id"], "reason": row["reason"]} for row in self._rows]}
+        return {"left_out": [{"id": row.id, "reason": row.reason} for row in self._rows]}
 
 
 class _Worker:

@@ -57,7 +57,7 @@ def build(
     segments = staging / (JOINED if indexer.indexes == "texts" else FOLDER)
     origin = source.fingerprint if isinstance(source, VectorStore) else source.fingerprint()
     identity, path = json.dumps([origin, described, number], sort_keys=True, default=str), staging / IDENTITY
-    same = path.exists() and path.read_text(encoding="utf-8") == identity
+    same = storage.holds(path, identity)
     for item in list(staging.iterdir()):
         if not (same and item.name in (FOLDER, JOINED)):
             storage.discard(item)

@@ -107,13 +107,14 @@ def join(other: Notices) -> None:
             command.cut[key] = before + count, max(longest, most)
 
 
-def note(*sentences: str) -> None:
+def note(*sentences: str, harmless: bool = False) -> None:
     """Issue warnings, each a complete sentence; equal sentences are shown once.
 
     Raises:
-        InputError: The command is strict.
+        InputError: The command is strict, and the warnings are not `harmless`: results may differ, not only times.
     """
-    check(*sentences)
+    if not harmless:
+        check(*sentences)
     command = _COMMAND.get()
     for sentence in sentences:
         if command is None:

@@ -7,7 +7,6 @@ resumes at the first incomplete window.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -173,8 +172,8 @@ def _scores(
     work = storage.partial_folder(output)
     note, path = work / "identity.json", work / "scores.f32"
     with storage.held(output):
-        if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != identity):
-            shutil.rmtree(work)
+        if not storage.holds(note, identity):
+            storage.discard(work)
         with storage.work_folder(work):
             note.write_text(identity, encoding="utf-8")
             with path.open("ab") as stream:

@@ -6,19 +6,25 @@ A folder is written next to its final place and renamed at the end, so that it a
 
 from __future__ import annotations
 
-from retrievalkit.storage.documents import check_document, json_problem, loads_json, read_document, read_json
+from retrievalkit.storage.cache import Entry, cache_folder, private_folder, read_entry, write_entry
+from retrievalkit.storage.documents import (
+    check_document,
+    holds,
+    json_problem,
+    loads_json,
+    open_regular,
+    read_document,
+    read_json,
+)
+from retrievalkit.storage.fingerprints import VERIFY, describe_file, fingerprint_file, fingerprint_value
 from retrievalkit.storage.integrity import (
-    VERIFY,
     check_files,
     check_own_files,
     check_unlisted,
     checked_fingerprint,
-    describe_file,
     describe_files,
-    fingerprint_file,
     fingerprint_files,
     fingerprint_folder,
-    fingerprint_value,
     inside,
     verifying,
 )
@@ -51,7 +57,6 @@ from retrievalkit.storage.outputs import (
 )
 from retrievalkit.storage.places import (
     absolute,
-    cache_folder,
     check_output_file,
     is_address,
     is_stream,
@@ -61,14 +66,15 @@ from retrievalkit.storage.places import (
 from retrievalkit.storage.stores import Store
 
 __all__ = [
-    "CURVES", "FORMAT", "Folder", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS", "VERIFY",
-    "absolute", "add_to_manifest", "cache_folder", "check_document", "check_files", "check_output", "check_output_file",
-    "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files", "describe_input",
-    "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value", "full_disk_named",
-    "held", "indexes_of", "inside", "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local",
-    "named", "partial_folder", "place_of", "read_document", "read_json", "read_manifest", "replaced_folder", "restore",
-    "scratch", "sent", "store_of", "verifying", "was_written", "work_folder", "write_file", "write_folder",
-    "write_json", "write_manifest",
+    "CURVES", "Entry", "FORMAT", "Folder", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS",
+    "VERIFY", "absolute", "add_to_manifest", "cache_folder", "check_document", "check_files", "check_output",
+    "check_output_file", "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files",
+    "describe_input", "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value",
+    "full_disk_named", "held", "holds", "indexes_of", "inside", "is_address", "is_stream", "json_problem", "kind_of",
+    "loads_json", "local", "named", "open_regular", "partial_folder", "place_of", "private_folder", "read_document",
+    "read_entry", "read_json", "read_manifest", "replaced_folder", "restore", "scratch", "sent", "store_of",
+    "verifying", "was_written", "work_folder", "write_entry", "write_file", "write_folder", "write_json",
+    "write_manifest",
 ]  # fmt: skip
 
 NEGATIVES = "negatives"

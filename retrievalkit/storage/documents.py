@@ -1,4 +1,4 @@
-"""Untrusted JSON files: read and parsed within limits, and validated against a form.
+"""Untrusted files: regular files are read within limits; JSON is parsed within limits and validated against a form.
 
 A form is a type: a pydantic model, a dataclass, `list[str]` ... Entries that a form lacks are allowed, because a later
 version may have added them. Values are not converted: "3" is not a number.
@@ -6,13 +6,16 @@ version may have added them. Values are not converted: "3" is not a number.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
+import os
 import re
 import stat
 from collections.abc import Hashable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 from retrievalkit.errors import ArtifactError
 
@@ -22,6 +25,23 @@ MOST_BYTES = 1 << 26
 _SHOWN = 60
 
 Form = TypeVar("Form")
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """Open a regular file for reading; a pipe or a device, which may never end, is an OSError without waiting."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def holds(path: str | Path, text: str) -> bool:
+    """True if a file consists of exactly this text."""
+    expected = text.encode()
+    with suppress(OSError), open_regular(path) as stream:
+        return stream.read(len(expected) + 1) == expected
+    return False
 
 
 def loads_json(text: str | bytes, *, nan: bool = False) -> Any:
@@ -57,17 +77,13 @@ def read_document(path: str | Path, form: type[Form], *, do: str, most: int = MO
 
 def read_json(path: str | Path, form: Any = None, *, do: str, most: int = MOST_BYTES, nan: bool = False) -> Any:
     """Read a JSON file without conversion; see `read_document`."""
-    value, problem, place = None, "", Path(path)
+    value, problem = None, ""
     try:
-        if stat.S_ISREG(place.stat().st_mode):
-            with place.open("rb") as stream:
-                content = stream.read(most + 1)
-            if len(content) > most:
+        with open_regular(path) as stream:
+            if os.fstat(stream.fileno()).st_size > most:
                 problem = f"cannot be read (it has more than {most:,} bytes)"
             else:
-                value = loads_json(content, nan=nan)
-        else:
-            problem = "cannot be read (it is not a regular file)"
+                value = loads_json(stream.read(most), nan=nan)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     except ValueError as error:

@@ -1,33 +1,28 @@
 """Integrity of a folder's files: sizes and checksums are compared with the manifest whenever the folder is opened.
 
-Checksums are compared for files modified after the manifest was written, and with RKIT_VERIFY=1 for all files. A
-fingerprint of a value, a file or a folder is 32 hexadecimal digits of BLAKE2b. File names never lead out of their
-folder.
+Checksums are compared for files modified after the manifest was written, and with RKIT_VERIFY=1 for all files. File
+names never lead out of their folder.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.cache import read_entry, write_entry
+from retrievalkit.storage.fingerprints import VERIFY, Counter, fingerprint_file, fingerprint_value
 from retrievalkit.storage.manifest import kind_of, read_manifest
-from retrievalkit.storage.outputs import MANIFEST, write_json
-from retrievalkit.storage.places import cache_folder
+from retrievalkit.storage.outputs import MANIFEST
 
 Files = Mapping[str, Mapping[str, Any]]
 """Name, relative to the folder and with slashes -> {"bytes": size, "blake2b": checksum}."""
-
-VERIFY = "RKIT_VERIFY"
-"""Environment variable: 1 verifies all bytes of every opened file."""
 
 _THREADS = 8
 _SILENT_SECONDS = 2.0
@@ -35,34 +30,10 @@ _MEGABYTE = 1 << 20
 _LARGE = 16 * _MEGABYTE
 _SETTLED = 2 * 10**9  # ns
 
+_Known = dict[str, tuple[int, int, int, int, str]]
+"""File -> its size, times and inode, and its fingerprint."""
+
 Result = TypeVar("Result")
-Counter = Callable[[int], None]
-
-
-def fingerprint_value(value: Any) -> str:
-    """Return the fingerprint of a JSON-able value; the order of keys is ignored."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
-    """Return the fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with Path(path).open("rb", buffering=0) as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-                count(len(chunk))
-            return digest.hexdigest()
-    except OSError as error:
-        # Python sets the file name if opening fails, but not if reading fails.
-        error.filename = error.filename or str(path)
-        raise
-
-
-def describe_file(path: str | Path) -> dict[str, Any]:
-    """Return the size and fingerprint of a file, as an entry of a manifest's `files`."""
-    return {"bytes": Path(path).stat().st_size, "blake2b": fingerprint_file(path)}
 
 
 def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST, "README.md")) -> str:
@@ -75,23 +46,21 @@ def fingerprint_folder(folder: str | Path, *, skip: tuple[str, ...] = (MANIFEST,
 
 def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the fingerprint of each file; for large files unchanged since an earlier call, from the user's cache."""
-    cached = cache_folder("fingerprints") / f"{fingerprint_value(os.path.realpath(folder))}.json"
-    known: dict[str, Any] = {}
-    if os.environ.get(VERIFY) != "1":
-        with suppress(OSError, ValueError):
-            known = json.loads(cached.read_text(encoding="utf-8"))
-    digests, current, settled = dict[str, str](), dict[str, Any](), time.time_ns() - _SETTLED
-    for name in names:
-        status = (folder / name).stat()
-        state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        *before, digest = known.get(name, [None])
-        digests[name] = digest if before == state else fingerprint_file(folder / name)
+    identity = os.path.realpath(folder)
+    statuses = {name: (folder / name).stat() for name in names}
+    large = any(status.st_size >= _LARGE for status in statuses.values())
+    entry = read_entry("fingerprints", identity, _Known) if large and os.environ.get(VERIFY) != "1" else None
+    known = {} if entry is None else entry.value
+    digests, current, settled = dict[str, str](), _Known(), time.time_ns() - _SETTLED
+    for name, status in statuses.items():
+        state = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+        *before, digest = known.get(name, (0, 0, 0, 0, ""))
+        digests[name] = digest if (*before,) == state else fingerprint_file(folder / name)
         # A later change within the clock's resolution would leave the times of a new file as they are.
         if status.st_size >= _LARGE and status.st_ctime_ns < settled:
-            current[name] = [*state, digests[name]]
-    if current != known:
-        with suppress(ArtifactError, OSError):
-            write_json(cached, current)
+            current[name] = (*state, digests[name])
+    if large and current != known:
+        write_entry("fingerprints", identity, current)
     return digests
 
 

@@ -67,10 +67,11 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
     if not folder.exists():
         msg = f"'{folder}' does not exist, but should be {expected}."
         raise ArtifactError(msg)
-    manifest = _opened(folder)
-    if manifest is None:
-        msg = f"'{folder}' is not {expected}: it has no readable {MANIFEST}."
-        raise ArtifactError(msg)
+    try:
+        manifest = _opened(folder)
+    except ArtifactError as error:
+        msg = f"'{folder}' is not {expected}: it has no readable {MANIFEST}. {error}"
+        raise ArtifactError(msg) from None
     actual = manifest["kind"]
     if kind is not None and actual != kind:
         msg = f"'{folder}' is {_article(actual)} folder, but should be {_article(kind)} folder."
@@ -87,18 +88,20 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
 
 def kind_of(folder: str | Path) -> str | None:
     """Return the kind of a folder that rkit wrote ("checkpoint", "model", "vectors", "index" ...), else None."""
-    manifest = _opened(Path(folder))
-    return None if manifest is None else str(manifest["kind"])
-
-
-def _opened(folder: Path) -> dict[str, Any] | None:
-    """Read a manifest; None if it cannot be read or has no kind."""
     try:
-        manifest = read_json(folder / MANIFEST, do=_DO)
+        return str(_opened(Path(folder))["kind"])
     except ArtifactError:
         return None
+
+
+def _opened(folder: Path) -> dict[str, Any]:
+    """Read a manifest, whose kind alone is checked."""
+    manifest = read_json(folder / MANIFEST, do=_DO)
     kind = manifest.get("kind") if isinstance(manifest, dict) else None
-    return manifest if isinstance(kind, str) and _KIND.fullmatch(kind) else None
+    if isinstance(manifest, dict) and isinstance(kind, str) and _KIND.fullmatch(kind):
+        return manifest
+    msg = f"'{folder / MANIFEST}' names no kind of folder. {_DO}"
+    raise ArtifactError(msg)
 
 
 def indexes_of(places: Any) -> tuple[Any, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,10 +22,13 @@ from typing import Any
 from filelock import FileLock
 
 from retrievalkit.errors import ArtifactError
-from retrievalkit.storage.integrity import Counter, describe_file, fingerprint_value, for_each_file, is_inner_name
+from retrievalkit.storage.cache import cache_folder, required_folder
+from retrievalkit.storage.documents import read_document
+from retrievalkit.storage.fingerprints import Counter, describe_file, fingerprint_value
+from retrievalkit.storage.integrity import for_each_file, is_inner_name
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST, discard, full_disk_named
-from retrievalkit.storage.places import ADDRESSES, cache_folder, is_address
+from retrievalkit.storage.places import ADDRESSES, is_address
 from retrievalkit.storage.stores import Store
 
 PARTIAL = ".partial"
@@ -42,7 +44,7 @@ def local(place: str | Path) -> str | Path:
     if not isinstance(place, str) or not is_address(place):
         return place
     store = Store(place)
-    home = cache_folder("objects") / fingerprint_value(store.url)
+    home = required_folder("objects") / fingerprint_value(store.url)
     names, folder = None, store.is_folder()
     if folder:
         try:
@@ -64,8 +66,9 @@ def local(place: str | Path) -> str | Path:
         else:
             _fetch(store.parent(), copy.parent, {store.name: store.size()}, {})
     for state_folder in home.iterdir():  # earlier states of the object, unless used in the last day
-        if state_folder != copy.parent and time.time() - state_folder.stat().st_mtime > _A_DAY:
-            shutil.rmtree(state_folder, ignore_errors=True)
+        with suppress(OSError):  # another process may remove it too
+            if state_folder != copy.parent and time.time() - state_folder.lstat().st_mtime > _A_DAY:
+                discard(state_folder)
     return copy
 
 
@@ -73,11 +76,15 @@ def store_of(place: str | Path) -> Store | None:
     """Return the store that a local place is a copy of, or an output for; None for any other place."""
     if (url := ADDRESSES.get(str(place))) is not None:
         return Store(url)
-    # Only our own copies: an untrusted folder must not choose a store.
-    if not Path(os.path.realpath(place)).is_relative_to(cache_folder("objects")):
+    try:
+        copies = cache_folder("objects")
+    except ArtifactError:
         return None
-    with suppress(OSError, ValueError, KeyError):
-        return Store(json.loads((Path(place) / _ORIGIN).read_text(encoding="utf-8"))["url"])
+    # Only our own copies: an untrusted folder must not choose a store.
+    if not Path(os.path.realpath(place)).is_relative_to(copies):
+        return None
+    with suppress(ArtifactError, KeyError):
+        return Store(read_document(Path(place) / _ORIGIN, dict[str, str], do="")["url"])
     return None
 
 
@@ -85,7 +92,7 @@ def store_of(place: str | Path) -> Store | None:
 def sent(url: str, *, overwrite: bool) -> Iterator[Path]:
     """Yield a local place for an output; it is sent to a store when the block ends, its manifest last."""
     store = Store(url)
-    place = cache_folder("outputs") / fingerprint_value(store.url) / store.name
+    place = required_folder("outputs") / fingerprint_value(store.url) / store.name
     ADDRESSES[str(place)] = store.url
     if os.environ.get("RANK", "0") != "0":  # with torchrun, only the first process writes
         yield place

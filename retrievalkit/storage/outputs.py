@@ -43,8 +43,8 @@ def write_folder(path: str | Path, *, overwrite: bool = False, keep_partial: boo
         # Another process may have finished meanwhile.
         check_output(path, overwrite=overwrite)
         staging = partial_folder(path)
-        if staging.exists() and not keep_partial:
-            shutil.rmtree(staging)
+        if not keep_partial:
+            discard(staging)
         staging.mkdir(parents=True, exist_ok=True)
         try:
             with full_disk_named(staging):
@@ -80,14 +80,22 @@ def work_folder(folder: Path) -> Iterator[Path]:
 
 def partial_folder(path: str | Path) -> Path:
     """Return the folder that is renamed to `path` at the end."""
-    place = place_of(path)
-    return place.with_name(f".{place.name}.partial")
+    return _hidden(path, "partial")
 
 
 def replaced_folder(path: str | Path) -> Path:
     """Return the place of an existing folder while it is replaced."""
+    return _hidden(path, "old")
+
+
+def _hidden(path: str | Path, ending: str) -> Path:
+    """Return a folder next to an output; a link there would lead to files that are then replaced or removed."""
     place = place_of(path)
-    return place.with_name(f".{place.name}.old")
+    folder = place.with_name(f".{place.name}.{ending}")
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        msg = f"'{folder}' is a link or a file, but rkit keeps a folder there while it writes '{path}'. Remove it."
+        raise ArtifactError(msg)
+    return folder
 
 
 def restore(path: str | Path) -> bool:
@@ -103,8 +111,8 @@ def restore(path: str | Path) -> bool:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or a folder, if it exists."""
-    if path.is_dir():
+    """Remove a file, a link or a folder, if it exists."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

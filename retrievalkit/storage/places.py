@@ -125,11 +125,3 @@ def pour(source: Path, path: str | Path) -> None:
     # A duplicate descriptor keeps the position, so that `>> file` appends; opening the name would truncate the file.
     with source.open("rb") as whole, open(path if number is None else os.dup(number), "wb") as target:
         shutil.copyfileobj(whole, target)
-
-
-def cache_folder(kind: str) -> Path:
-    """Return the folder of the user's cache for one kind of content, such as "objects"."""
-    place = os.environ.get("XDG_CACHE_HOME", "")
-    # Links are resolved, as in messages about files.
-    home = os.path.realpath(place if os.path.isabs(place) else os.path.expanduser("~/.cache"))
-    return Path(home) / "retrievalkit" / kind

@@ -198,20 +198,17 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     partial = storage.partial_folder(output)
     text = json.dumps(identity, sort_keys=True, default=str)
 
-    def holds(name: str, text: str) -> bool:
-        return (partial / name).is_file() and (partial / name).read_bytes() == text.encode()
-
-    same = holds(OPTIONS, text)
+    same = storage.holds(partial / OPTIONS, text)
     # A joining machine restarts the others without counting it, so the run id decides too; "none" is the default id.
     run = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    restarted = same and (again or run not in ("", "none")) and holds(RUN, run)
+    restarted = same and (again or run not in ("", "none")) and storage.holds(partial / RUN, run)
     continues = (resume or restarted) and (partial / OPTIONS).exists()
     if continues and not same:
         problem = f"the interrupted training to '{output}' had other options or other data, so it cannot be resumed"
         msg = f"{problem}. Repeat its command with --resume, or start again without."
         raise ArtifactError(msg)
     if not continues:
-        shutil.rmtree(partial, ignore_errors=True)
+        storage.discard(partial)
         partial.mkdir(parents=True)
     for name, content in ((RUN, run), *(() if continues else ((OPTIONS, text),))):
         with storage.write_file(partial / name) as staging:

@@ -14,6 +14,7 @@ from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.convert import convert
 from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import read_examples
+from retrievalkit.data.inputs import passages
 from retrievalkit.errors import DataError, OptionError
 
 FAQ = 'Topic,Answer,url\nRome,"It is, ""old"",\nvery old.",u1\n,Paris is not.,u2\n'
@@ -43,6 +44,34 @@ def test_a_corpus_with_commas_or_semicolons(tmp_path, gap):
     assert corpus.get("2").text == "d"
     assert convert(path, tmp_path / "out.jsonl") == {"passages": 2}
     assert list(open_corpus(tmp_path / "out.jsonl")) == list(corpus)
+
+
+@pytest.mark.parametrize("text", ["text", "contents", "content", "body", "passage", "Body"])
+@pytest.mark.parametrize("identifier", ["_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid", "docno", "ID"])
+def test_a_passage_has_the_same_field_names_in_every_format(tmp_path, identifier, text):
+    rows = [{identifier: "1", text: "alpha"}, {identifier: "2", text: "beta"}]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "c.json").write_text(json.dumps(rows))
+    for ending, gap in ((".csv", ","), (".tsv", "\t")):
+        table = [[identifier, text], *(row.values() for row in rows)]
+        (tmp_path / f"c{ending}").write_text("".join(gap.join(row) + "\n" for row in table))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "c.parquet")
+    assert [(passage.id, passage.text) for passage in open_corpus(passages(rows))] == [("1", "alpha"), ("2", "beta")]
+    for path in sorted(tmp_path.iterdir()):
+        for corpus in (open_corpus(path), open_own(path, None), open_own(path, Columns())):
+            assert [(passage.id, passage.text) for passage in corpus] == [("1", "alpha"), ("2", "beta")], path
+
+
+def test_the_header_of_a_table_is_no_passage(tmp_path):
+    """A header without a known text is an error, and one without ids gives hashed ids."""
+    path = tmp_path / "c.tsv"
+    path.write_text("docid\tabstract\n1\talpha\n")
+    with pytest.raises(DataError, match=r"no text \(.*Its fields are: docid, abstract"):
+        list(open_own(path, None))
+    path.write_text("title\tbody\nT\talpha\n")
+    assert [(passage.title, passage.text) for passage in open_own(path, None)] == [("T", "alpha")]
+    path.write_text("1\talpha\n2\tid\n")
+    assert [passage.id for passage in open_own(path, None)] == ["1", "2"]
 
 
 def test_fields_that_the_user_names(tmp_path, faq):

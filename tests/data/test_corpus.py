@@ -137,7 +137,7 @@ def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"_id": "2"}, r"the passage has no text \(text, contents\)\. Its fields are: _id\."),
+        ({"_id": "2"}, r"the passage has no text \(text, contents, content, body, passage\)\. Its fields are: _id\."),
         ({"text": "x"}, r"the passage has no id \(_id, .*\)\. Its fields are: text\."),
         ({}, "these fields: none"),
         ({"_id": "2", "text": None}, "'text' is null, but should be text"),

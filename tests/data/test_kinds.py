@@ -32,7 +32,7 @@ OBJECTS = {
     ],
 }
 ROWS = {
-    "corpus": ["id\ttext\ttitle\n1\ta\tb\n"],
+    "corpus": ["id\ttext\ttitle\n1\ta\tb\n", "docid\tbody\n1\ta\n", "pid\tpassage\n1\ta\n", "body\tID\na\t1\n"],
     "queries": ["who\t['me']\n", "query_id\tquery\n1\twho\n"],
     "examples": ["anchor\tpositive\tnegative\na\tb\tc\n"],
     "qrels": [

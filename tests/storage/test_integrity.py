@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import time
 
 import pytest
@@ -85,6 +86,35 @@ def test_large_files_are_read_again_only_after_a_change(folder, read, monkeypatc
     os.utime(folder / "one.bin", ns=(changed.st_atime_ns, changed.st_mtime_ns))
     assert storage.fingerprint_folder(folder) != before
     assert read[4:] == ["one.bin"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "5", "null", '{"one.bin": 5}', "[" * 100_000, None])
+def test_a_cached_fingerprint_is_believed_only_if_it_is_ours(folder, monkeypatch, tmp_path, content):
+    """Fingerprints do not depend on the cache, and a pipe in the place of an entry does not block; None = a pipe."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(integrity, "_LARGE", 300_000)
+    monkeypatch.setattr(integrity, "_SETTLED", 0)
+    expected = storage.fingerprint_folder(folder)
+    (entry,) = (tmp_path / "cache").rglob("*.json")
+    planted = entry.read_text().replace(storage.fingerprint_file(folder / "one.bin"), "0" * 32)
+    entry.write_text(planted)
+    assert storage.fingerprint_folder(folder) == expected
+    entry.unlink()
+    os.mkfifo(entry) if content is None else entry.write_text(content)
+    assert storage.fingerprint_folder(folder) == expected
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("a file where the folder would be")
+    assert storage.fingerprint_folder(folder) == expected
+
+
+def test_a_fingerprint_reads_regular_files_to_their_size(tmp_path):
+    """A pipe does not block, and a file of the kernel, which names no size and may have no end, counts as empty."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises(OSError, match="not a regular file"):
+            storage.fingerprint_file(path)
+    (tmp_path / "empty").touch()
+    assert storage.fingerprint_file("/proc/self/pagemap") == storage.fingerprint_file(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

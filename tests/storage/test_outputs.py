@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -144,6 +145,20 @@ def test_fingerprints_depend_on_names_and_bytes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert storage.describe_input("sub", "0") == {"path": str(tmp_path / "sub"), "fingerprint": "0"}
     assert storage.describe_input("hf:beir/nq", "0")["path"] == "hf:beir/nq"
+
+
+@pytest.mark.parametrize("ending", ["partial", "old"])
+@pytest.mark.parametrize("keep_partial", [True, False])
+def test_links_and_pipes_in_the_place_of_an_unfinished_output_are_refused(tmp_path, ending, keep_partial):
+    """Their target would be filled and emptied."""
+    ours(tmp_path / "other")
+    for create in (lambda path: path.symlink_to("other"), os.mkfifo, lambda path: path.write_text("x")):
+        create(tmp_path / f".out.{ending}")
+        refused = pytest.raises(ArtifactError, match=rf"\.out\.{ending}' is a link or a file.*Remove it")
+        with refused, storage.write_folder(tmp_path / "out", keep_partial=keep_partial) as staging:
+            (staging / "file").write_text("new")
+        (tmp_path / f".out.{ending}").unlink()
+    assert everything_in(tmp_path / "other") == ["file", "manifest.json"]
 
 
 def test_a_folder_whose_replacement_was_killed_is_restored(tmp_path):

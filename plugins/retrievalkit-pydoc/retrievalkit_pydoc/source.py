@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
-import os
 import re
 import zlib
 from collections import Counter
@@ -23,11 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrievalkit.contracts.commands import fingerprint_value
+from retrievalkit.contracts.commands import fingerprint_value, read_entry, write_entry
 from retrievalkit.data.sources import Source
 from retrievalkit.errors import InputError
 from retrievalkit_pydoc import modules
 
+_FILE = "entries.jsonl.gz"
 _RENAMED = {
     "posixpath.": "os.path.",
     "builtins.": "",
@@ -188,19 +188,17 @@ def _entries(packages: str) -> list[Entry]:
 def _of_package(package: str) -> list[Entry]:
     """Return the entries of a package, from the cache unless the package or the code that reads it has changed."""
     code = [Path(path).read_text(encoding="utf-8") for path in (__file__, modules.__file__)]
-    key = fingerprint_value([code, package, modules.version(package)])
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(home) / "retrievalkit" / "pydoc" / f"{package}-{key}.jsonl.gz"
-    try:
-        with gzip.open(cache, "rt", encoding="utf-8") as stream:
+    key = [code, package, modules.version(package)]
+    if (cached := read_entry("pydoc", key, str)) is not None:
+        with suppress(OSError), gzip.open(cached.folder / _FILE, "rt", encoding="utf-8") as stream:
             return [Entry(*json.loads(line)) for line in stream]
-    except (OSError, EOFError, ValueError, TypeError):
-        entries = _read_package(package)
+    entries = _read_package(package)
     text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-    with suppress(OSError):  # the cache is optional; the home folder may be read-only or full
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        # Written in place: a truncated gzip file is detected, and concurrent writers write equal bytes.
-        cache.write_bytes(gzip.compress(text.encode(), compresslevel=3, mtime=0))
+
+    def write(folder: Path) -> None:
+        (folder / _FILE).write_bytes(gzip.compress(text.encode(), compresslevel=3, mtime=0))
+
+    write_entry("pydoc", key, package, write)
     return entries
 
 

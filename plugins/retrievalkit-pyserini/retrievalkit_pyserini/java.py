@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, RetrievalkitError
 from retrievalkit.hookspecs import Finding
-from retrievalkit_pyserini.class_archive import archive_of, archive_options, make_archive
+from retrievalkit_pyserini.class_archive import archive_of, archive_options, identity_of, make_archive
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -67,7 +67,7 @@ FEW_PROCESSORS = 8
 _OWN_OPTIONS = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _starting = threading.Lock()
 _in_use = threading.RLock()
-_archives: list[Path | None] = []
+_archives: list[tuple[Any, ...]] = []
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,9 @@ def _launch(config: ModuleType, java: Java, jar: Path) -> None:
     collector = "-XX:+UseSerialGC" if processors() <= FEW_PROCESSORS else "-XX:+UseParallelGC"
     # The user's own options come last and take precedence; two collectors would be an error.
     collectors = [] if any(re.match(r"-XX:\+Use\w+GC$", option) for option in user_options) else [collector]
-    _archives.append(archive_of(java.home, java.version, jar))
-    config.set_options(*_OPTIONS, *collectors, *_memory_option(), *archive_options(_archives[-1]), *user_options)
+    _archives.append(identity_of(java.home, java.version, jar))
+    archive = archive_options(archive_of(_archives[-1]))
+    config.set_options(*_OPTIONS, *collectors, *_memory_option(), *archive, *user_options)
     with environment(JAVA_HOME=str(java.home), JVM_PATH=None, **dict.fromkeys(_OWN_OPTIONS)):
         importlib.import_module("jnius")
 
@@ -216,9 +217,8 @@ def quicken_next_start() -> None:
 
     This takes some seconds, once per version of Java and Pyserini; a failure changes nothing.
     """
-    archive = _archives[-1] if _archives else None
-    if archive is not None and not archive.exists():
-        make_archive(archive, importlib.import_module("jnius"))
+    if _archives and archive_of(_archives[-1]) is None:
+        make_archive(_archives[-1], importlib.import_module("jnius"))
 
 
 def _memory_option() -> list[str]:

@@ -1,6 +1,7 @@
 """Java starts from an archive of Lucene's classes if it exists and fits, and otherwise without."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -38,25 +39,45 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.path.exists("/proc/sel
 def archive(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     assert run(BUILD, cache, JAVA_TOOL_OPTIONS="-Dmine=1") == (0, "", "")
-    (version,) = (cache / "retrievalkit" / "java").iterdir()
+    (version,) = (cache / "retrievalkit" / "java").glob("*/*.jsa")
     return version
 
 
 def test_java_starts_from_the_archive(archive, tmp_path):
-    assert run(SHARES, archive.parents[2]) == (0, "", "")
+    assert run(SHARES, archive.parents[3]) == (0, "", "")
     assert run(SHARES, tmp_path)[0] == 1
 
 
-@pytest.mark.parametrize("content", ["cut", "other"])
-def test_a_damaged_archive_is_ignored(archive, tmp_path, content):
-    folder = tmp_path / "retrievalkit" / "java"
-    folder.mkdir(parents=True)
-    whole = archive.read_bytes()
-    damaged = {"cut": whole[: len(whole) // 2], "other": b"not an archive " * 1000}[content]
-    (folder / archive.name).write_bytes(damaged)
-    assert run(SHARES, tmp_path) == (1, "", "")
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def plant(path):
+    path.write_bytes(b"not an archive " * 1000)
+
+
+def link(path):
+    other = path.with_name("other")
+    path.rename(other)
+    path.symlink_to(other)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [cut, plant, link, pipe])
+def test_an_archive_that_changed_is_not_given_to_java(archive, tmp_path, damage):
+    shutil.copytree(archive.parents[2], tmp_path / "retrievalkit")
+    damage(next(tmp_path.glob("retrievalkit/java/*/*.jsa")))
+    code, output, errors = run(SHARES, tmp_path)
+    assert (code, output) == (1, "")
+    assert "cache" in errors
 
 
 def test_no_cache_folder_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
-    assert run(BUILD, tmp_path / "file") == (0, "", "")
+    code, output, errors = run(BUILD, tmp_path / "file")
+    assert (code, output) == (0, "")
+    assert "cache" in errors

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,13 +29,16 @@ from annotated_types import Ge
 
 import retrievalkit as rk
 from retrievalkit.contracts.commands import (
+    check_files,
     describe_input,
     describe_retriever,
+    fingerprint_value,
     held,
     indexes_of,
     kind_of,
     names,
     open_retriever,
+    read_document,
     read_manifest,
     refuse_if_strict,
     write_manifest,
@@ -43,9 +46,10 @@ from retrievalkit.contracts.commands import (
 from retrievalkit.contracts.declarations import Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
+from retrievalkit.data.files import existing, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, shortlist
 from retrievalkit.reporting.notices import show
-from retrievalkit_sync.folder import Difference, File, Reader, State, fingerprint, read
+from retrievalkit_sync.folder import Difference, File, Reader, State, read
 from retrievalkit_sync.report import Synced
 
 PASSAGES = 100
@@ -56,6 +60,14 @@ _WORK = ".syncing"
 _BUILDING = ".building"
 """Vectors of the first sync; kept for resuming after a kill."""
 _MOST_SEGMENTS = 16
+
+
+_DO = "Remove it, and sync to a new name."
+_LARGEST_LISTING = 1 << 30
+_NO_FILE = {"bytes": 0, "blake2b": ""}
+_FOLDERS = (_STATE, _WORK, _BUILDING)
+_Row = tuple[tuple[int, ...], str, Annotated[int, Ge(0)], str, str]
+"""The values of a `File`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +95,25 @@ class CollectionOptions(FieldOptions):
         return usual | dict(recorded) | {name: value for name, value in options.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class _File:
+    """A file of the state."""
+
+    bytes: int
+    blake2b: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """The entries of a collection's manifest that a sync relies on."""
+
+    options: CollectionOptions
+    passages: str = ""
+    listing: str = ""
+    holds: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    state: Mapping[str, _File] = field(default_factory=dict)
+
+
 class Collection:
     """Open indexes that follow a folder of documents.
 
@@ -103,6 +134,8 @@ class Collection:
         self.path = Path(place)
         files = os.listdir(self.path) if self.path.exists() else []
         if (kind := kind_of(self.path)) is None and any(not name.startswith(".") for name in files):
+            if "manifest.json" in files:
+                read_manifest(self.path)  # raises the reason
             msg = f"'{place}' is not a collection or an index. Give a collection, an index, or a new name."
             raise ArtifactError(msg)
         if kind not in (None, "index") and "indexes" not in read_manifest(self.path):
@@ -119,7 +152,10 @@ class Collection:
     @property
     def manifest(self) -> dict[str, Any]:
         """Its manifest: options, the folder, counts; empty before the first sync."""
-        return read_manifest(self._home, "collection") if kind_of(self._home) == "collection" else {}
+        if kind_of(self._home) != "collection":
+            return {}
+        read_document(self._home / "manifest.json", _Manifest, do=_DO)
+        return read_manifest(self._home, "collection")
 
     @property
     def folder(self) -> Path:
@@ -166,6 +202,7 @@ class Collection:
         start, folder = time.monotonic(), Path(folder)
         with held(self.path):
             manifest = self.manifest
+            self._check_own()
             self._check_model(options.model)
             settings = options.settings(manifest.get("options", {}))
             reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
@@ -181,17 +218,33 @@ class Collection:
             synced.seconds = time.monotonic() - start
             return synced
 
+    def _check_own(self) -> None:
+        """Refuse links and pipes, because a sync replaces and removes what is in a collection."""
+        inside = [self._home, *self._home.iterdir()] if self._home.is_dir() else [self._home]
+        for path in inside if self._home != self.path else inside[1:]:
+            if path.is_symlink() or path.is_fifo() or (path.name in _FOLDERS and path.exists() and not path.is_dir()):
+                what = (
+                    f"is a link to '{os.readlink(path)}'" if path.is_symlink() else "is not a folder or a regular file"
+                )
+                msg = f"'{path}' {what}, and a sync changes what is in '{self._home}'. Remove it, or copy the original."
+                raise ArtifactError(msg)
+
     def _state(self, manifest: Mapping[str, Any]) -> State:
-        """Return the state of the last sync; empty if there is none or it is damaged."""
+        """Return the state of the last sync; empty if there is none or it is damaged, so that all files are read."""
+        if not (described := manifest.get("state")):
+            return State()
+        names = [manifest.get(kind, "") for kind in ("listing", "passages")]
+        listing, passages = map(self._home.joinpath, names)
         try:
-            listed = json.loads((self._home / manifest["listing"]).read_bytes())
-            passages = self._home / manifest["passages"]
-            if fingerprint(passages) == manifest["inputs"]["folder"]["fingerprint"]:
-                known = {name: File(tuple(stamp), *rest) for name, (stamp, *rest) in listed.items()}
-                return State(known, passages)
-        except (OSError, InputError, ValueError, KeyError, TypeError):
-            pass
-        return State()
+            check_files(self._home, {name: described.get(name, _NO_FILE) for name in names}, remedy="")
+            listed = read_document(listing, dict[str, _Row], do="", most=_LARGEST_LISTING)
+            if [*listed] != sorted(listed) or fingerprint(passages) != described[passages.name]["blake2b"]:
+                msg = f"'{listing}' does not belong to '{passages}'."
+                raise ArtifactError(msg)
+        except InputError as error:
+            show(f"All files are read again, as the state of the last sync cannot be used: {error}")
+            return State()
+        return State({name: File(*row) for name, row in listed.items()}, passages)
 
     @contextmanager
     def _workplace(self, *, temporary: bool) -> Iterator[Path]:
@@ -264,11 +317,13 @@ class Collection:
             holds[name] = _held_by(place, content)
         listing = {name: list(asdict(file).values()) for name, file in after.files.items()}
         written = self._home / _WORK / "files.json"
-        written.write_text(json.dumps(listing), encoding="ascii")  # file names may not be valid Unicode
+        written.write_text(json.dumps(listing), encoding="ascii")
         listed = self._home / f".files-{fingerprint(written)[:16]}.json"
         os.replace(written, listed)
         _link(passages, self._home / _WORK / "corpus.jsonl")
         os.replace(self._home / _WORK / "corpus.jsonl", self._home / "corpus.jsonl")
+        sizes = {path: path.stat().st_size for path in (passages, listed)}
+        described = {path.name: {"bytes": size, "blake2b": fingerprint(path)} for path, size in sizes.items()}
         counts = {"documents": len(after.documents), "passages": sum(file.passages for file in after.files.values())}
         write_manifest(
             self._home,
@@ -280,6 +335,7 @@ class Collection:
             passages=passages.name,
             listing=listed.name,
             holds=holds,
+            state=described,
             **({"indexes": list(holds)} if self._home == self.path else {}),
         )
         self._sweep(passages, listed)
@@ -351,14 +407,14 @@ def _link(path: Path, name: Path) -> None:
         shutil.copyfile(path, name)
 
 
-def _held_by(place: Path, content: str) -> list[Any]:
+def _held_by(place: Path, content: str) -> list[str]:
     """Return the passages in an index, and its state."""
-    return [content, read_manifest(place, "index").get("change", 0)] if kind_of(place) == "index" else []
+    return [content, fingerprint_value(read_manifest(place, "index"))] if kind_of(place) == "index" else []
 
 
 def _existing(folder: Path, before: State) -> Path:
     if folder.is_dir():
-        return folder
+        return existing(folder)
     what = "is a file" if folder.exists() else "does not exist"
     mounted = " If it is on a disk that is not mounted, mount it." if before.documents else ""
     msg = f"'{folder}' {what}. Nothing was changed. Give the folder of the documents.{mounted}"

@@ -6,8 +6,7 @@ only on its content and file extension, except for their ids, which begin with i
 
 from __future__ import annotations
 
-import hashlib
-import os
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,16 +14,18 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from retrievalkit.contracts.commands import kind_of
+from retrievalkit.contracts.commands import counted
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
+from retrievalkit.data.files import LONGEST_LINE, fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
-from retrievalkit.data.sources import READERS, UnreadableError, read_document
+from retrievalkit.data.sources import READERS, UnreadableError, files_below, read_document
 from retrievalkit.errors import DataError, RetrievalkitError
 
 TABLES = (".csv", ".jsonl")
-_HIDDEN = (".", "~$")  # ~$ begins the locks of Word
+LIMITS = {**dict.fromkeys(READERS, LONGEST_LINE), **dict.fromkeys((".pdf", ".docx", *TABLES), math.inf)}
+"""File extension -> maximum size of a file in bytes; readers limit the text of the others themselves."""
 _UNSETTLED = 2_000_000_000
 """Nanoseconds: a file changed this shortly before it is read may change again with the same timestamp."""
 
@@ -39,12 +40,14 @@ class File:
         digest: The fingerprint of its content.
         passages: Number of passages.
         problem: The reason why it has no passages.
+        note: Content that its passages lack.
     """
 
     stamp: tuple[int, ...]
     digest: str
     passages: int
     problem: str = ""
+    note: str = ""
 
     def is_at(self, path: Path, *, retry: bool) -> bool:
         """True if the file at a path need not be read again; a file with a problem is read again on retry."""
@@ -77,12 +80,12 @@ class State:
 
     @property
     def skipped(self) -> dict[str, list[str]]:
-        """Paths of all files without passages, by reason."""
-        reasons: dict[str, list[str]] = {}
+        """Paths of all files without passages, or without some of their content, by reason."""
+        reasons = {reason: list(names) for reason, names in self.others.items()}
         for name, file in self.files.items():
-            if file.problem:
-                reasons.setdefault(file.problem, []).append(name)
-        return reasons | self.others
+            if reason := file.problem or file.note:
+                reasons.setdefault(reason, []).append(name)
+        return reasons
 
     def groups(self) -> Iterator[tuple[str, list[Passage]]]:
         """Yield the path of each file with its passages."""
@@ -107,20 +110,17 @@ class Reader:
     cut: Callable[[str], list[str]]
     columns: Columns
 
-    def passages(self, path: Path, name: str) -> list[Passage]:
-        """Return the passages of a file; ids begin with its name.
+    def passages(self, path: Path, name: str) -> tuple[list[Passage], str]:
+        """Return the passages of a file, whose ids begin with its name, and a note on content that is left out.
 
         Raises:
-            UnreadableError: The file has no passages, or its name cannot be an id.
+            UnreadableError: The file has no passages.
             DataError: The file cannot be read.
         """
-        try:
-            Record(str(path), 1, {"path": name}).identifier("path")
-        except DataError:
-            msg = "with a name that cannot be an id"
-            raise UnreadableError(msg) from None
+        note = ""
         if path.suffix.lower() in TABLES:
-            whole = [replace(row, id=f"{name}/{row.id}") for row in self._rows(path)]
+            rows, note = self._rows(path)
+            whole = [replace(row, id=f"{name}/{row.id}") for row in rows]
         else:
             title, text, fields = read_document(path, "")
             whole = [passage_of(Record(str(path), 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
@@ -128,10 +128,10 @@ class Reader:
         if not parts:
             msg = "without text"
             raise UnreadableError(msg)
-        return parts
+        return parts, note
 
-    def _rows(self, path: Path) -> list[Passage]:
-        """Return the rows of a table, by the user's fields, or by the default fields if it lacks these."""
+    def _rows(self, path: Path) -> tuple[list[Passage], str]:
+        """Return the rows of a table, by the user's fields, or else by the default fields; see `_loaded`."""
         try:
             return _loaded(path, self.columns)
         except DataError:
@@ -141,10 +141,21 @@ class Reader:
             raise
 
 
-def _loaded(path: Path, columns: Columns) -> list[Passage]:
-    table = open_own(path, columns)
+def _loaded(path: Path, columns: Columns) -> tuple[list[Passage], str]:
+    """Return the rows of a table, and a sentence about damaged rows, which are left out; raise the error if all are."""
+    lines, first = set[int | None](), list[DataError]()
+
+    def leave_out(error: DataError) -> None:
+        lines.add(error.line)
+        first.extend([error] * (not first))
+
+    table = open_own(path, columns, leave_out)
     table.counts_empty = False
-    return list(table)
+    try:
+        rows = list(table)
+    except DataError as error:
+        raise first[0] if first and error.line is None else error from None
+    return rows, f"{counted(len(lines), 'rows')} left out, the first in {_reason(first[0], path)}" if first else ""
 
 
 def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bool = True) -> State:
@@ -161,7 +172,7 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    files = sorted(_files(folder, state.others))
+    files = files_below(folder, LIMITS, state.others)
     same = [name for name, _ in files] == list(before.files)
     if same and all(before.files[name].is_at(path, retry=retry) for name, path in files):
         return replace(before, others=state.others, read=0)
@@ -175,7 +186,7 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
             old = before.files.get(name)
             group: list[Passage] = []
             stamp: tuple[int, ...] = ()
-            digest, problem = "", ""
+            digest, problem, note, has_same_content = "", "", "", False
             if old is not None and old.is_at(path, retry=retry):
                 state.files[name] = old
                 yield from unchanged(name)
@@ -183,51 +194,20 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
             try:
                 stamp = _stamp(path)
                 digest = fingerprint(path)
-                if old is not None and old.digest == digest and not old.problem:
-                    group = unchanged(name)
-                else:
+                has_same_content = old is not None and old.digest == digest and not old.problem
+                if not has_same_content:
                     state.read += 1
-                    group = reader.passages(path, name)
-            except (UnreadableError, RetrievalkitError, OSError) as error:
+                    group, note = reader.passages(path, name)
+            except Exception as error:  # noqa: BLE001 - a parser may raise anything, and ends its file, not the folder
                 problem = _reason(error, path)
+            if has_same_content and old is not None:
+                group, note = unchanged(name), old.note
             settled = bool(stamp) and max(stamp[1:]) < time.time_ns() - _UNSETTLED
-            state.files[name] = File(stamp if settled else (), digest, len(group), problem)
+            state.files[name] = File(stamp if settled else (), digest, len(group), problem, note)
             yield from group
 
     write_corpus(output, passages())
     return state
-
-
-def _files(folder: Path, others: dict[str, list[str]]) -> Iterator[tuple[str, Path]]:
-    """Yield relative path and path of each readable file in a folder; other files are listed by reason."""
-
-    def refuse(error: OSError) -> None:
-        msg = f"cannot list the folder '{error.filename}': {error.strerror}. Nothing was changed. Make it readable."
-        raise DataError(msg) from error
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        inside = Path(parent).relative_to(folder)
-        visible = sorted(name for name in folders if not name.startswith(_HIDDEN))
-        links = {name for name in visible if os.path.islink(os.path.join(parent, name))}
-        ours = {name for name in visible if kind_of(os.path.join(parent, name)) is not None}
-        for reason, skipped in (("links to folders", links), ("folders that rkit wrote", ours - links)):
-            for name in sorted(skipped):
-                others.setdefault(reason, []).append((inside / name).as_posix())
-        folders[:] = [name for name in visible if name not in links | ours]
-        for name in sorted(name for name in names if not name.startswith(_HIDDEN)):
-            path, ending = Path(parent, name), os.path.splitext(name)[1].lower()
-            if ending not in READERS and ending not in TABLES:
-                others.setdefault(ending or "no extension", []).append((inside / name).as_posix())
-            elif not path.is_file():
-                others.setdefault("not a regular file", []).append((inside / name).as_posix())
-            else:
-                yield (inside / name).as_posix(), path
-
-
-def fingerprint(path: Path) -> str:
-    """Return a fingerprint of the content of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -239,6 +219,8 @@ def _reason(error: Exception, path: Path) -> str:
     """Return the reason why a file is not read; without its name, so that files are grouped by reason."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
+    if not isinstance(error, RetrievalkitError | UnreadableError):
+        return f"that the reader cannot read ({type(error).__name__})"
     line = getattr(error, "line", None)
     text = str(error).removeprefix(f"{path}:").removeprefix(f"{line}:").strip().replace(f"'{path}'", "the file")
     return text if line is None else f"line {line}: {text}"

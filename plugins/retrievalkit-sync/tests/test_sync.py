@@ -10,10 +10,12 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 from document_folders import CITIES, rkit, write
 from retrievalkit_testing import tiny_model
 
 import retrievalkit as rk
+from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError
 from retrievalkit.storage import read_manifest
@@ -115,6 +117,123 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
     assert "new\\x0aline.txt" in rkit("sync", docs, docs.parent / "index")
     write(docs / "a.docx", "whole again")
     assert sync()["documents"]["added"] == ["a.docx"]
+
+
+def test_only_regular_files_of_the_folder_are_read(sync, docs, tmp_path):
+    """Links out of it, pipes, files of the kernel and sparse files are listed, by reason."""
+    (tmp_path / "private.txt").write_text("SECRET key")
+    links = {"out.txt": tmp_path / "private.txt", "kernel.txt": "/proc/self/pagemap", "device.txt": "/dev/zero"}
+    links |= {"inside.txt": "rome.txt", "loop.txt": "loop.txt", "hidden.txt": ".hidden/note.txt", "folder": tmp_path}
+    for name, target in links.items():
+        (docs / name).symlink_to(target)
+    write(docs / ".hidden" / "note.txt", "A note of the Tiber.")
+    os.mkfifo(docs / "pipe.txt")
+    os.link(docs / "rome.txt", docs / "hard.txt")
+    for name in ("sparse.txt", "sparse.csv", "sparse.pdf"):
+        (docs / name).touch()
+        os.truncate(docs / name, 1 << 40)
+    skipped = sync()["skipped"]
+    assert {reason: names for reason, names in skipped.items() if "symbolic" not in reason} == {
+        "links out of the folder, to be replaced by the files": ["device.txt", "kernel.txt", "out.txt"],
+        "links to other files of the folder": ["inside.txt"],
+        "links to folders": ["folder"],
+        "not a regular file": ["pipe.txt"],
+        "sparse files": ["sparse.csv", "sparse.pdf"],
+        "larger than 64 MiB": ["sparse.txt"],
+    }
+    held = passages(tmp_path / "index" / "dense")
+    assert "SECRET" not in "".join(held.values())
+    assert {"hard.txt#1", "hidden.txt#1"} <= held.keys()
+    link = tmp_path / "link"
+    link.symlink_to(docs)
+    assert json.loads(rkit("sync", link, tmp_path / "index", "--json"))[0]["documents"]["unchanged"] == 7
+    assert "kernel file" in rkit("sync", "/proc", tmp_path / "other", code=2)
+
+
+def test_damaged_rows_of_a_table_are_left_out_and_counted(sync, docs, tmp_path):
+    deep = "[" * 100_000 + "]" * 100_000
+    rows = ['{"text": "a good row"}', "no json", '{"text": "half \\ud800"}', "[1]", f'{{"text": "x", "a": {deep}}}']
+    (docs / "rows.jsonl").write_text("\n".join([*rows, '{"text": "the last row"}']))
+    (docs / "short.csv").write_text("docid,body\n1,alpha\n2\n3,gamma\n")
+    for synced in range(2):
+        skipped = {names[0]: reason for reason, names in sync()["skipped"].items()}
+        assert skipped["rows.jsonl"].startswith("4 rows left out, the first in line 2: broken JSON"), synced
+        assert skipped["short.csv"].startswith("1 row left out, the first in line 3: the row has 1 column"), synced
+    held = passages(tmp_path / "index" / "dense")
+    assert {text for name, text in held.items() if ".jsonl" in name} == {"a good row", "the last row"}
+    assert {name for name in held if ".csv" in name} == {"short.csv/1#1", "short.csv/3#1"}
+
+
+def test_a_file_at_which_a_reader_fails_ends_no_sync(sync, docs, monkeypatch):
+    from retrievalkit_sync import folder
+
+    read, errors = folder.read_document, iter([RecursionError(), MemoryError(), OverflowError(), UnicodeError("x")])
+
+    def fails(path, name):
+        if path.suffix == ".txt":
+            raise next(errors)
+        return read(path, name)
+
+    monkeypatch.setattr(folder, "read_document", fails)
+    assert sync()["skipped"] == {
+        "that the reader cannot read (RecursionError)": ["berlin.txt"],
+        "that the reader cannot read (MemoryError)": ["rome.txt"],
+    }
+
+
+def test_a_damaged_state_is_not_believed(sync, docs, tmp_path):
+    """The folder is read again, and the indexes stay as they are."""
+    sync()
+    index = tmp_path / "index"
+    for kind in (".files-*.json", ".passages-*.jsonl"):
+        for content in ("", "[]", "[" * 100_000, '{"rome.txt": [["x"], "d", -5, "", ""]}', None):
+            (path,) = index.glob(kind)
+            path.write_text(content) if content is not None else os.truncate(path, 1 << 40)
+            report = sync()
+            assert (report["read"], report["encoded"], report["passages"]["unchanged"]) == (5, 0, 5), content
+    assert sync()["read"] == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        *(("listing", value) for value in ("/dev/zero", "../other", "a\0b", "", 5, None, {})),
+        *(("passages", value) for value in ("/dev/zero", "../other", 5)),
+        *(("holds", value) for value in (5, None, {"dense": 5}, {"../x": ["x", 0]})),
+        *(("options", value) for value in ({"passages": "3"}, {"passages": -1}, {"passages": True}, {"id_field": 5})),
+        *(("inputs", value) for value in ({}, {"folder": {}}, {"folder": {"path": 5, "fingerprint": "x"}})),
+    ],
+)
+def test_a_manifest_with_other_values_is_an_error_or_read_again(collection, docs, tmp_path, entry, value):
+    shutil.copytree(collection, tmp_path / "copy")
+    manifest = tmp_path / "copy" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {entry: value}))
+    done = CliRunner().invoke(main, ["sync", str(docs), str(tmp_path / "copy"), "--dry-run"])
+    assert done.exit_code in (0, 2), done.output
+    assert done.exit_code == 0 or "manifest.json' is damaged: " in done.stderr
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory, tiny_model):
+    """A collection of a single document."""
+    place = tmp_path_factory.mktemp("collection")
+    write(place / "docs" / "rome.txt", CITIES["rome"])
+    rk.sync(place / "docs", place / "index", model=tiny_model)
+    return place / "index"
+
+
+@pytest.mark.parametrize("name", ["dense", "manifest.json", "corpus.jsonl", ".syncing", ".building"])
+@pytest.mark.parametrize("plant", ["link", "pipe"])
+def test_links_and_pipes_inside_a_collection_are_refused(collection, docs, tmp_path, name, plant):
+    """A sync would empty another index, or wait forever."""
+    for copy in ("ours", "other"):
+        shutil.copytree(collection, tmp_path / copy)
+    path, other = tmp_path / "ours" / name, tmp_path / "other"
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(other / name if (other / name).exists() else other) if plant == "link" else os.mkfifo(path)
+    before = {file: file.read_bytes() for file in other.rglob("*") if file.is_file()}
+    assert name in rkit("sync", docs, tmp_path / "ours", code=2)
+    assert before == {file: file.read_bytes() for file in other.rglob("*") if file.is_file()}
 
 
 def test_a_folder_that_lost_everything_is_refused(sync, docs, tmp_path):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from retrievalkit import registry
 from retrievalkit.data.sources.document_text import READERS, UnreadableError, read_document
-from retrievalkit.data.sources.local import Local
+from retrievalkit.data.sources.local import Local, files_below
 from retrievalkit.data.sources.source import PARTS, InMemory, Memory, Part, Row, Source
 from retrievalkit.errors import InputError, MissingDependencyError, nearest, shortlist
 from retrievalkit.registry import trust
 
 __all__ = [
-    "open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix", "READERS",
-    "UnreadableError", "read_document",
+    "open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix",
+    "files_below", "READERS", "UnreadableError", "read_document",
 ]  # fmt: skip
 
 # At least two letters: a single letter is a drive.

@@ -54,7 +54,7 @@ class VectorWriter:
         if store is not None:
             _clear(self.folder)
             self._resume(store, fingerprint)
-        if not path.exists() or path.read_text() != fingerprint:
+        if not storage.holds(path, fingerprint):
             _clear(self.folder)
             path.write_text(fingerprint)
 
@@ -320,10 +320,7 @@ def _clear(folder: Path) -> None:
         msg = f"'{folder}' is not empty, and vectors would be written to it. Choose another folder."
         raise ArtifactError(msg)
     for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        storage.discard(path)
 
 
 def _check_finite(values: np.ndarray, ids: Sequence[str], counts: np.ndarray) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_of
-from retrievalkit.data.fields import fields_of
+from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_with, passages_of
+from retrievalkit.data.fields import LeftOut, fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.queries import QuestionNamer
@@ -48,15 +48,17 @@ def open_own(source: str | Path, columns: Columns | None) -> Corpus:
         form = CORPUS._replace(table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True))
         rows = opened.corpus_records(form) if isinstance(opened, Local) else opened.records("passages")
         namer = QuestionNamer()
-        return ((record, _passage(record, columns or _USUAL, namer)) for record in rows)
+        return passages_of(
+            str(source), rows, lambda record, left_out: _passage(record, left_out, columns or _USUAL, namer)
+        )
 
     return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
 
 
-def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
+def _passage(record: Record, left_out: LeftOut, columns: Columns, namer: QuestionNamer) -> Passage:
     known = {name.lower(): name for name in record.fields}
     if columns == _USUAL and "contents" in known and any(name in known for name in PASSAGE_IDS):
-        return passage_of(record)
+        return passage_with(record, left_out)
     fields = {}
     for part, defaults in _NAMES.items():
         name = getattr(columns, part)
@@ -74,6 +76,7 @@ def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
         record.text(name) if name and record.fields[name] is not None else ""
         for name in (fields["title"], fields["text"])
     )
-    others = fields_of(record.fields, fields.values())
     identifier = record.identifier(fields["id"]) if fields["id"] else namer.name(f"{title}\n{text}")
-    return Passage(identifier, title, text, others, cut_of(record, identifier))
+    cut = cut_of(record, identifier)
+    others = fields_of(record.fields, (*fields.values(), *(["cut"] if cut else [])), left_out)
+    return Passage(identifier, title, text, others, cut)

@@ -15,7 +15,7 @@ from typing import Any
 
 from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
-from retrievalkit.data.fields import Value, fields_of
+from retrievalkit.data.fields import LeftOut, Value, fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
@@ -252,7 +252,7 @@ def open_corpus(source: str | Path) -> Corpus:
     opened = open_source(source)
     return Corpus(
         source if isinstance(source, str) else str(source),  # an in-memory address holds its rows
-        lambda: ((record, passage_of(record)) for record in opened.records("passages")),
+        lambda: passages_of(str(source), opened.records("passages"), passage_with),
         opened.corpus_fingerprint,
         opened.plain_files(),
         opened.size,
@@ -269,8 +269,23 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     return files.write_jsonl(path, ({name: value for name, value in row.items() if value != {}} for row in rows))
 
 
+def passages_of(
+    source: str, records: Iterable[Record], convert: Callable[[Record, LeftOut], Passage]
+) -> Iterator[tuple[Record, Passage]]:
+    """Yield records with their passages, then note the number of values that cannot be fields."""
+    left_out = LeftOut()
+    for record in records:
+        yield record, convert(record, left_out)
+    left_out.report(source)
+
+
 def passage_of(record: Record) -> Passage:
     """Return the passage in a record of any known format."""
+    return passage_with(record, LeftOut())
+
+
+def passage_with(record: Record, left_out: LeftOut) -> Passage:
+    """Return the passage in a record, and count the values that cannot be fields."""
     fields = record.fields
     name = next((name for name in PASSAGE_IDS if name in fields), None)
     if name is None or ("text" not in fields and "contents" not in fields):
@@ -282,7 +297,7 @@ def passage_of(record: Record) -> Passage:
         title, text = split_contents(record.text("contents"))
     identifier = record.identifier(name)
     cut = cut_of(record, identifier)
-    return Passage(identifier, title, text, fields_of(fields, (name, *_NAMES, *([_CUT] if cut else []))), cut)
+    return Passage(identifier, title, text, fields_of(fields, (name, *_NAMES, *([_CUT] if cut else [])), left_out), cut)
 
 
 def cut_of(record: Record, identifier: str) -> Cut | None:

@@ -57,6 +57,13 @@ class OpenIndex:
 
     def __post_init__(self) -> None:
         self.label = self.label or self.folder.name
+        _ = self.fields  # opened now, because the folder may be replaced later
+
+    @cached_property
+    def fields(self) -> FieldTable | None:
+        """The fields of the texts; None if there are none, or the index predates fields."""
+        name = self.manifest.get("fields")
+        return None if name is None else FieldTable(storage.inside(self.folder, name))
 
     @property
     def place(self) -> Path:
@@ -78,12 +85,6 @@ class OpenIndex:
     def identity(self) -> str:
         """Fingerprint of the inputs and the indexer."""
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
-
-    @cached_property
-    def fields(self) -> FieldTable | None:
-        """The fields of the texts; None if there are none, or the index predates fields."""
-        name = self.manifest.get("fields")
-        return None if name is None else FieldTable(storage.inside(self.folder, name))
 
     @cached_property
     def documents(self) -> Mapping[str, int]:

@@ -59,12 +59,6 @@ class OpenIndex:
         self.label = self.label or self.folder.name
         _ = self.fields  # opened now, because the folder may be replaced later
 
-    @cached_property
-    def fields(self) -> FieldTable | None:
-        """The fields of the texts; None if there are none, or the index predates fields."""
-        name = self.manifest.get("fields")
-        return None if name is None else FieldTable(storage.inside(self.folder, name))
-
     @property
     def place(self) -> Path:
         """The index folder."""
@@ -85,6 +79,12 @@ class OpenIndex:
     def identity(self) -> str:
         """Fingerprint of the inputs and the indexer."""
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
+
+    @cached_property
+    def fields(self) -> FieldTable | None:
+        """The fields of the texts; None if there are none, or the index predates fields."""
+        name = self.manifest.get("fields")
+        return None if name is None else FieldTable(storage.inside(self.folder, name))
 
     @cached_property
     def documents(self) -> Mapping[str, int]:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_of
-from retrievalkit.data.fields import fields_of
+from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_with, passages_of
+from retrievalkit.data.fields import LeftOut, fields_of
 from retrievalkit.data.forms import CORPUS, corpus_table, roles_of
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.queries import QuestionNamer
-from retrievalkit.data.records import Damaged, Record, Table, first_row, leave_out, table_of
+from retrievalkit.data.records import Damaged, Record, Table, first_row, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.sources.local import Local, Parquet
-from retrievalkit.errors import DataError, nearest
+from retrievalkit.errors import nearest
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,9 @@ def open_own(source: str | Path, columns: Columns | None, damaged: Damaged | Non
         )
         rows = opened.corpus_records(form) if isinstance(opened, Local) else opened.records("passages")
         namer = QuestionNamer()
-        for record in rows:
-            try:
-                passage = _passage(record, columns or _USUAL, namer)
-            except DataError as error:
-                leave_out(error, damaged)
-            else:
-                yield record, passage
+        return passages_of(
+            str(source), rows, lambda record, left_out: _passage(record, left_out, columns or _USUAL, namer), damaged
+        )
 
     return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
 
@@ -72,10 +68,10 @@ def _lacks_ids(path: Path) -> bool:
     return table is not None and table.header and not roles_of(table.names)[0]
 
 
-def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
+def _passage(record: Record, left_out: LeftOut, columns: Columns, namer: QuestionNamer) -> Passage:
     usual = dict(zip(("id", "title", "text"), roles_of(tuple(record.fields)), strict=True))
     if columns == _USUAL and usual["id"] and usual["text"].lower() == "contents":
-        return passage_of(record)
+        return passage_with(record, left_out)
     fields = {}
     for part, default in usual.items():
         name = getattr(columns, part)
@@ -93,6 +89,7 @@ def _passage(record: Record, columns: Columns, namer: QuestionNamer) -> Passage:
         record.text(name) if name and record.fields[name] is not None else ""
         for name in (fields["title"], fields["text"])
     )
-    others = fields_of(record.fields, fields.values())
     identifier = record.identifier(fields["id"]) if fields["id"] else namer.name(f"{title}\n{text}")
-    return Passage(identifier, title, text, others, cut_of(record, identifier))
+    cut = cut_of(record, identifier)
+    others = fields_of(record.fields, (*fields.values(), *(["cut"] if cut else [])), left_out)
+    return Passage(identifier, title, text, others, cut)

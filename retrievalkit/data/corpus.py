@@ -15,11 +15,11 @@ from typing import Any
 
 from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
-from retrievalkit.data.fields import Value, fields_of
+from retrievalkit.data.fields import LeftOut, Value, fields_of
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete, roles_of
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.positions import Duplicates, Positions, lines_with
-from retrievalkit.data.records import Record, table_of
+from retrievalkit.data.records import Damaged, Record, leave_out, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
 from retrievalkit.reporting.counts import counted
@@ -251,7 +251,7 @@ def open_corpus(source: str | Path) -> Corpus:
     opened = open_source(source)
     return Corpus(
         source if isinstance(source, str) else str(source),  # an in-memory address holds its rows
-        lambda: ((record, passage_of(record)) for record in opened.records("passages")),
+        lambda: passages_of(str(source), opened.records("passages"), passage_with),
         opened.corpus_fingerprint,
         opened.plain_files(),
         opened.size,
@@ -268,8 +268,31 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     return files.write_jsonl(path, ({name: value for name, value in row.items() if value != {}} for row in rows))
 
 
+def passages_of(
+    source: str,
+    records: Iterable[Record],
+    convert: Callable[[Record, LeftOut], Passage],
+    damaged: Damaged | None = None,
+) -> Iterator[tuple[Record, Passage]]:
+    """Yield records with their passages, then note the number of values that cannot be fields; see `leave_out`."""
+    left_out = LeftOut()
+    for record in records:
+        try:
+            passage = convert(record, left_out)
+        except DataError as error:
+            leave_out(error, damaged)
+        else:
+            yield record, passage
+    left_out.report(source)
+
+
 def passage_of(record: Record) -> Passage:
     """Return the passage in a record of any known format."""
+    return passage_with(record, LeftOut())
+
+
+def passage_with(record: Record, left_out: LeftOut) -> Passage:
+    """Return the passage in a record, and count the values that cannot be fields."""
     fields = record.fields
     name, titled, texted = roles_of(tuple(fields))
     if not name or not texted:
@@ -282,7 +305,7 @@ def passage_of(record: Record) -> Passage:
     identifier = record.identifier(name)
     cut = cut_of(record, identifier)
     known = (name, titled, texted, "contents", *([_CUT] if cut else []))
-    return Passage(identifier, title, text, fields_of(fields, known), cut)
+    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut)
 
 
 def cut_of(record: Record, identifier: str) -> Cut | None:

@@ -1,162 +1,392 @@
 """Fields of passages: metadata such as a year, a source or tags, for filtering searches.
 
-    fields.parquet     one row per text: its id in `_id`, and a column for each field
+A value is a text, a number, a boolean, or a list of these, and keeps its type. Dates and times are texts in ISO format,
+as in JSON; `indexing.filter` compares them as dates and times.
 
-A value is a text, a number, a boolean, or a list of texts. Dates become ISO texts; other values are dropped. A column
-that mixes integers and floats becomes float, texts and lists become lists, and any other mixture becomes text.
+    fields.parquet     one row per text: its id in `_id`, a column for each common field, and the rare fields in `_rare`
+
+A column of texts, 64-bit integers, floats, booleans or lists of texts has that type. A column of other or of mixed
+values has JSON texts, and `json` in its metadata. `_rare` has JSON objects: a field that few texts have would otherwise
+be a mostly empty column. The names of rare fields are in the metadata of the file.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import date
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
+from numbers import Integral, Real
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER
-from retrievalkit.errors import ArtifactError
+from retrievalkit.errors import ArtifactError, shortlist
+from retrievalkit.reporting import notices
 
 if TYPE_CHECKING:
     import numpy as np
 
-Value = str | int | float | bool | list[str]
+Value = str | int | float | bool | list[str | int | float | bool]
 FIELDS = "fields.parquet"
-_ID = "_id"
+_ID, _RARE = "_id", "_rare"
 _METADATA = ("metadata", "fields")  # of BEIR, and of our own rows
 _ROWS = 65_536
+# A field is a column if at least one text in _COMMON has it, so the cells are at most _COMMON times the values.
+_COMMON, _MOST_COLUMNS = 16, 256
+_MOST_NAMES, _LONGEST_NAME = 65_536, 256
+_MOST_NUMBERS = 256  # in a list; more are probably a vector
+_MOST_BITS = 1024  # of an integer, as of the largest float
+_WORD = 63
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def fields_of(values: Mapping[str, Any], known: Collection[str] = ()) -> dict[str, Value]:
-    """Return the metadata fields of a record: all except `known` fields, plus the fields in BEIR's `metadata`."""
+class LeftOut:
+    """Counts the values of records that cannot be fields, by field and reason, with an example of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], str] = {}
+
+    def see(self, name: object, value: object, reason: str) -> None:
+        """Count a value."""
+        key = shown(name), reason
+        self._counts[key] += 1
+        self._examples.setdefault(key, shown(value))
+
+    def report(self, source: str) -> None:
+        """Note the number of values that were left out.
+
+        Raises:
+            InputError: There are some, and the command is strict.
+        """
+        if self._counts:
+            parts = (f"{self._counts[key]:,} of {key[0]} ({key[1]}: {text})" for key, text in self._examples.items())
+            notices.note(
+                f"Left out of the fields of '{source}': {shortlist(parts, 5)}. A field is a text, a finite number, "
+                "a boolean, a date, a time, or a list of these. Convert the values, or remove them."
+            )
+
+
+def fields_of(
+    values: Mapping[Any, Any], known: Collection[str] = (), left_out: LeftOut | None = None
+) -> dict[str, Value]:
+    """Return the metadata fields of a record: all except `known` fields, plus the fields in BEIR's `metadata`.
+
+    Null and empty values are ignored; `left_out` counts the other values that cannot be fields.
+    """
     fields: dict[str, Value] = {}
-    for name, value in values.items():
-        if name in _METADATA and isinstance(value, Mapping):
-            fields |= fields_of(value)
-        elif name not in known and name != _ID and isinstance(name, str) and (converted := _value(value)) is not None:
-            fields[name] = converted
+    left_out = left_out or LeftOut()
+    for outer, whole in values.items():
+        nested = outer in _METADATA and isinstance(whole, Mapping)
+        for name, value in whole.items() if nested else [(outer, whole)]:
+            if name in known and not nested:
+                continue
+            if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+                left_out.see(name, value, f"the name is not a text of up to {_LONGEST_NAME} characters")
+                continue
+            drop = partial(left_out.see, name)
+            converted = _value(value, drop)
+            if converted is not None and fields.setdefault(_whole(name), converted) != converted:
+                drop(value, "the record has another value")
     return fields
 
 
-def _value(value: object) -> Value | None:
+def _whole(text: str) -> str:
+    return text if text.isascii() else HALF_CHARACTER.sub("\ufffd", text)
+
+
+def _value(value: Any, drop: Callable[[Any, str], None], *, listed: bool = False) -> Any:
+    """Convert a value to a field; None if it is null or empty, or unfit, for which `drop` is called with the reason."""
+    value = _plain(value)
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, str):
-        return HALF_CHARACTER.sub("\ufffd", value) or None
-    if isinstance(value, int):  # includes bool
-        return value if abs(value) < 1 << 63 else str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, date):  # includes datetime
-        return value.isoformat()
-    if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
-        return [HALF_CHARACTER.sub("\ufffd", item) for item in value]
+        return _whole(value) if value or listed else None
+    if isinstance(value, int):
+        if value.bit_length() <= _MOST_BITS:
+            return value
+        reason = f"a number of more than {_MOST_BITS} bits"
+    elif isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        reason = "not finite"
+    elif isinstance(value, list) and not listed:
+        items = [item for item in (_value(item, drop, listed=True) for item in value) if item is not None]
+        if len(items) <= _MOST_NUMBERS or any(isinstance(item, str) for item in items):
+            return items or None
+        reason = f"more than {_MOST_NUMBERS} numbers"
+    else:
+        reason = f"a nested {type(value).__name__}" if isinstance(value, dict | list) else type(value).__name__
+    drop(value, reason)
     return None
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value of another type, as of numpy or pandas, to a text, number, boolean or list, if it is like one."""
+    if value is None or type(value) in (str, int, float, bool, list):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, str):
+        return "".join(value)
+    dtype, dimensions = getattr(value, "dtype", None), getattr(value, "ndim", 0)
+    kind = "" if dimensions else getattr(dtype, "kind", "")
+    if kind == "M" or isinstance(value, date | time):  # numpy's; includes datetime and pandas' NaT
+        text = str(value) if kind else value.isoformat()
+        return math.nan if text == "NaT" else text
+    if isinstance(value, Decimal):
+        whole = value.is_finite() and "." not in str(value) and 0 <= value.adjusted() <= _MOST_BITS
+        return int(value) if whole else float(value)
+    if isinstance(value, Integral) and kind != "m":
+        return int(value)
+    if isinstance(value, Real) and kind != "m":
+        return float(str(value) if kind else value)  # .1 for numpy's 32-bit .1
+    if isinstance(value, UUID | PurePath):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, tuple | list) or dimensions:
+        return list(value)
+    return value.tolist() if hasattr(value, "tolist") and kind != "m" else value
 
 
 def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) -> bool:
     """Write the ids and fields of texts; returns False, and writes nothing, if no text has a field."""
-    kinds: dict[str, set[type]] = {}
+    kinds: dict[str, Counter[type | None]] = {}
+    texts, beyond = 0, set[str]()
     # The type of a column is known only after all rows.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as spilled:
         for identifier, fields in rows:
+            texts += 1
             for name, value in fields.items():
-                kinds.setdefault(name, set()).add(type(value))
-            spilled.write(json.dumps([identifier, dict(fields)]) + "\n")
+                if name not in kinds and len(kinds) == _MOST_NAMES:
+                    beyond.add(name)
+                    continue
+                kinds.setdefault(name, Counter())[_kind(value)] += 1
+            kept = {name: value for name, value in fields.items() if name in kinds} if beyond else dict(fields)
+            spilled.write(json.dumps([identifier, kept]) + "\n")
         if not kinds:
             return False
+        if beyond:
+            notices.note(
+                f"Left out: {len(beyond):,} fields, such as '{min(beyond)}', beyond the first {_MOST_NAMES:,} names. "
+                "Store keys as values, for example in a list, instead of as names."
+            )
         import pyarrow
         from pyarrow import parquet
 
-        spilled.seek(0)
-        columns = {name: _column_kind(kinds[name]) for name in sorted(kinds)}
-        of_arrow = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
+        of_arrow: dict[type, Any] = {
+            str: pyarrow.string(),
+            bool: pyarrow.bool_(),
+            int: pyarrow.int64(),
+            float: pyarrow.float64(),
+        }
         of_arrow[list] = pyarrow.list_(pyarrow.string())
-        types = [(_ID, of_arrow[str]), *((name, of_arrow[kind]) for name, kind in columns.items())]
-        with parquet.ParquetWriter(path, pyarrow.schema(types), compression="zstd") as writer:
+        counts = Counter({name: types.total() for name, types in kinds.items()}).most_common(_MOST_COLUMNS)
+        columns = sorted({name for name, count in counts if count * _COMMON >= texts} - {_ID, _RARE})
+        schema = [pyarrow.field(_ID, pyarrow.string())]
+        for name in columns:
+            typed = of_arrow.get(next(iter(kinds[name])) or object) if len(kinds[name]) == 1 else None
+            marked = None if typed else {"json": ""}
+            schema.append(pyarrow.field(name, typed or pyarrow.string(), metadata=marked))
+        if rare := sorted(kinds.keys() - {*columns}):
+            schema.append(pyarrow.field(_RARE, pyarrow.string(), metadata={"names": _dumps(rare)}))
+        spilled.seek(0)
+        with parquet.ParquetWriter(path, pyarrow.schema(schema), compression="zstd") as writer:
             while batch := [json.loads(line) for line in islice(spilled, _ROWS)]:
                 table: dict[str, list[Any]] = {_ID: [identifier for identifier, _ in batch]}
-                for name, kind in columns.items():
-                    table[name] = [_as(kind, fields.get(name)) for _, fields in batch]
+                for name in columns:
+                    table[name] = [fields.pop(name, None) for _, fields in batch]
+                table |= {_RARE: [fields or None for _, fields in batch]} if rare else {}
+                for name in (part.name for part in schema if part.metadata):
+                    table[name] = [None if cell is None else _dumps(cell) for cell in table[name]]
                 writer.write_table(pyarrow.table(table, schema=writer.schema))
     return True
 
 
-def _column_kind(kinds: set[type]) -> type:
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return float if kinds == {int, float} else list if kinds == {str, list} else str
+def _kind(value: Value) -> type | None:
+    """Return the type of a column of such values; None if it is a column of JSON texts."""
+    if isinstance(value, list):
+        return list if all(isinstance(item, str) for item in value) else None
+    return None if isinstance(value, int) and value.bit_length() > _WORD else type(value)
 
 
-def _as(kind: type, value: Value | None) -> Value | None:
-    if value is None or isinstance(value, kind):
-        return value
-    if kind is list:
-        return [str(value)]
-    if kind is float:
-        return float(value)  # type: ignore[arg-type]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+@dataclass(eq=False)
+class Column:
+    """The values of a field.
+
+    Attributes:
+        parts: Type -> the row of each value's text, (values,) int64, and the values: a numpy array of numbers or
+            booleans, an Arrow array of texts. Lists are flattened.
+    """
+
+    parts: Mapping[type, tuple[np.ndarray, Any]]
+    _parsed: dict[Callable[[str], Any], np.ndarray] = field(default_factory=dict)
+
+    def parsed(self, parse: Callable[[str], Any], kind: str) -> np.ndarray:
+        """Return the texts converted by a function, as an array of a numpy type; each distinct text is parsed once."""
+        if parse not in self._parsed:
+            import numpy as np
+            import pyarrow.compute as pc
+
+            texts = self.parts[str][1]
+            distinct = texts.unique()
+            places = pc.index_in(texts, value_set=distinct).to_numpy()
+            self._parsed[parse] = np.array([parse(text) for text in distinct.to_pylist()], dtype=kind)[places]
+        return self._parsed[parse]
 
 
 class FieldTable:
-    """The fields of the texts in a folder; columns are read on demand."""
+    """The fields of the texts in a folder; columns are read on demand, from the file as it was when it was opened."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: dict[str, Column] = {}
+        try:
+            with path.open("rb") as file:
+                self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: it is empty
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> ArtifactError:
+        return ArtifactError(f"'{self._path}' cannot be read ({error}): it is damaged. Index again.")
+
+    def _opened(self, metadata: Any = None) -> Any:
+        """Open the content for one reader: several threads may search concurrently."""
+        import pyarrow
+        from pyarrow import parquet
+
+        return parquet.ParquetFile(pyarrow.BufferReader(pyarrow.py_buffer(self._content)), metadata=metadata)
+
+    @cached_property
+    def _metadata(self) -> Any:
         from pyarrow import ArrowException
 
-        self._path = path
         try:
             file = self._opened()
             file.schema_arrow.field(_ID)
         except (OSError, KeyError, ArrowException) as error:
-            msg = f"'{path}' cannot be read ({error}): it is damaged. Index again."
-            raise ArtifactError(msg) from error
-        self.names: list[str] = [name for name in file.schema_arrow.names if name != _ID]
-        self._texts = int(file.metadata.num_rows)
-        self._columns: dict[str, tuple[np.ndarray, Any]] = {}
+            raise self._damaged(error) from error
+        return file.metadata
 
-    def _opened(self) -> Any:
-        """Open the file for one reader: several threads may search concurrently."""
-        from pyarrow import parquet
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        """Name -> Arrow field, of all columns except the ids."""
+        return {part.name: part for part in self._metadata.schema.to_arrow_schema() if part.name != _ID}
 
-        return parquet.ParquetFile(self._path, memory_map=True)
+    @cached_property
+    def _rare(self) -> list[str]:
+        """The names of the rare fields."""
+        marks = self._types[_RARE].metadata if _RARE in self._types else None
+        names: list[str] = json.loads(marks[b"names"]) if marks else []
+        return names
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the fields."""
+        return [*(name for name in self._types if not self._rare or name != _RARE), *self._rare]
 
     def __len__(self) -> int:
-        return self._texts
+        return int(self._metadata.num_rows)
 
     @cached_property
     def ids(self) -> list[str]:
         """The ids of the texts."""
-        ids: list[str] = self._opened().read([_ID]).column(_ID).to_pylist()
+        ids: list[str] = self._cells(_ID).to_pylist()
         return ids
 
-    def values(self, name: str) -> tuple[np.ndarray, Any]:
-        """(values,) the row of each value's text, and the values of a field; lists are flattened."""
-        if name not in self._columns:
-            import numpy as np
-            import pyarrow.compute as pc
+    def _cells(self, name: str) -> Any:
+        return self._opened(self._metadata).read([name]).column(name)
 
-            column, rows = self._opened().read([name]).column(name).combine_chunks(), np.arange(len(self))
-            if str(column.type).startswith("list"):
-                column, rows = column.flatten(), pc.list_parent_indices(column).to_numpy()
-            valid = np.asarray(column.is_valid())
-            self._columns[name] = rows[valid], column.drop_null()
+    def column(self, name: str) -> Column:
+        """Return the values of a field, kept for the next filter."""
+        if name not in self._columns:
+            self._columns[name] = self._read(name)
         return self._columns[name]
+
+    def _read(self, name: str) -> Column:
+        import numpy as np
+        import pyarrow
+        import pyarrow.compute as pc
+
+        rare = name in self._rare
+        cells = self._cells(_RARE if rare else name)
+        if rare or self._types[name].metadata:
+            held = pc.match_substring(cells, f"{_dumps(name)}:") if rare else cells.is_valid()
+            rows = np.flatnonzero(held.fill_null(False).to_numpy())
+            values = json.loads(f"[{','.join(cells.take(rows).to_pylist())}]")
+            return Column(_by_type(rows.tolist(), [value.get(name) for value in values] if rare else values))
+        rows = np.arange(len(self))
+        if pyarrow.types.is_list(cells.type):
+            lists = cells.combine_chunks()
+            rows, cells = pc.list_parent_indices(lists).to_numpy(), pyarrow.chunked_array([lists.flatten()])
+        rows, cells = rows[cells.is_valid().to_numpy()], cells.drop_null()
+        kinds = {"int64": int, "double": float, "bool": bool}
+        kind = kinds.get(str(cells.type), str)
+        return Column({kind: (rows, cells if kind is str else cells.to_numpy())})
 
     def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
         """Yield the id and the fields of each text."""
-        for batch in self._opened().iter_batches(_ROWS):
+        marked = [name for name, part in self._types.items() if part.metadata]
+        for batch in self._opened(self._metadata).iter_batches(_ROWS):
             for row in batch.to_pylist():
-                yield row.pop(_ID), {name: value for name, value in row.items() if value is not None}
+                values = {name: value for name, value in row.items() if value is not None}
+                values |= {name: json.loads(values[name]) for name in marked if name in values}
+                rare = values.pop(_RARE, {}) if self._rare else {}
+                yield values.pop(_ID), values | rare
 
     def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
-        """Return values and text counts of each field with 2 to `most` distinct values, most frequent first."""
+        """Return values and text counts of each common field with 2 to `most` distinct values, most frequent first.
+
+        A number or boolean and the text that is written like it, which a filter does not distinguish, are one value.
+        """
+        import pyarrow
+
         facets = {}
-        for name in self.names:
-            counts = self.values(name)[1].value_counts()
+        for name in self.names[: len(self.names) - len(self._rare)]:
+            counts: dict[str, tuple[Any, int]] = {}
+            for kind, (_, values) in sorted(self._read(name).parts.items(), key=lambda part: part[0] is str):
+                distinct = (values if kind is str else pyarrow.array(values)).value_counts()
+                for pair in distinct.to_pylist() if len(distinct) <= most else ():
+                    value, key = pair["values"], _dumps(pair["values"]).strip('"')
+                    first, count = counts.get(key, (value, 0))
+                    counts[key] = first, count + pair["counts"]
+                if len(distinct) > most:
+                    counts = {}
+                    break
             if 2 <= len(counts) <= most:
-                pairs = [(row["values"], row["counts"]) for row in counts.to_pylist()]
-                facets[name] = sorted(pairs, key=lambda pair: (-pair[1], str(pair[0])))
+                facets[name] = sorted(counts.values(), key=lambda pair: (-pair[1], str(pair[0])))
         return facets
+
+
+def _by_type(rows: Iterable[int], values: Iterable[Value | None]) -> dict[type, tuple[np.ndarray, Any]]:
+    """Flatten lists, and separate the values and their rows by type; null values are left out."""
+    import numpy as np
+    import pyarrow
+
+    pairs: dict[type, tuple[list[int], list[Any]]] = {}
+    for row, value in zip(rows, values, strict=True):
+        for item in value if isinstance(value, list) else () if value is None else (value,):
+            places, items = pairs.setdefault(type(item), ([], []))
+            places.append(row)
+            items.append(item)
+    parts = {}
+    for kind, (places, items) in pairs.items():
+        if kind is str:
+            array: Any = pyarrow.chunked_array([pyarrow.array(items, pyarrow.string())])
+        else:
+            large = kind is int and max(map(int.bit_length, items)) > _WORD
+            array = np.array(items, dtype=object if large else kind)
+        parts[kind] = np.array(places), array
+    return parts

@@ -57,6 +57,7 @@ class OpenIndex:
 
     def __post_init__(self) -> None:
         self.label = self.label or self.folder.name
+        _ = self.fields  # opened now, because the folder may be replaced later
 
     @property
     def place(self) -> Path:

@@ -201,9 +201,11 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
 
 
 def _fields_line(fields: Mapping[str, Value]) -> str:
-    values = {name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()}
-    shown = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-    return "  ".join(f"{name}={value:.80}" for name, value in shown.items())
+    values = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
+    shown = {
+        name: [str(item).lower() if isinstance(item, bool) else str(item) for item in values[name]] for name in values
+    }
+    return "  ".join(f"{name}={', '.join(items):.80}" for name, items in shown.items())
 
 
 def reasons_of(hit: DescribedHit) -> list[str]:

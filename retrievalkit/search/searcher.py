@@ -18,7 +18,7 @@ from retrievalkit.data.passage_parts import DocumentScore, by_document, document
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits, Ranking
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
-from retrievalkit.indexing.filter import allowed_texts
+from retrievalkit.indexing.filter import passing_texts
 from retrievalkit.indexing.open_indexes import (
     OpenIndex,
     OpenRun,
@@ -295,7 +295,10 @@ class Searcher:
                 msg += "Index passages with metadata, or leave the filter out."
                 raise InputError(msg)
             assert index.fields is not None
-            matching.append(allowed_texts(index.fields, filter))
+            texts, notes = passing_texts(index.fields, filter)
+            for sentence in notes:
+                self.note(sentence)
+            matching.append(texts)
         return matching
 
     def _fill_in(

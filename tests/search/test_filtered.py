@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from retrievalkit.cli import main
 from retrievalkit.contracts import Allowed, Indexer, Representation
 from retrievalkit.errors import InputError
 from retrievalkit.indexing.segments import Segmented
+from retrievalkit.indexing.vectors import Vectors
 from retrievalkit.search.public import facets
 from vector_folders import drawn, drawn_weights, opened, write
 
@@ -240,6 +243,60 @@ def test_encoded_vectors_keep_fields_for_every_index_of_them(tmp_path, tiny_mode
     rkit("index", tmp_path / "v", "--shards", "2", "--output", tmp_path / "i")
     index = rk.Index.open(tmp_path / "i")
     assert sorted(numbers(index.search("cat", 20, filter="n >= 12"))) == list(range(12, 20))
+
+
+TYPED = [
+    {"price": price, "day": day, "tags": tags}
+    for price in (10, 9.5, "n/a", "0100", None)
+    for day in ("2024-05-01", datetime(2024, 5, 1, 10), date(2024, 5, 2))
+    for tags in (["a", 7], None)
+]
+FILTERS = {
+    "price > 9": lambda fields: fields["price"] in (10, 9.5, "0100"),
+    "price = 0100": lambda fields: fields["price"] == "0100",
+    "price != 10": lambda fields: fields["price"] not in (10, None),
+    "price not in (10, n/a)": lambda fields: fields["price"] in (9.5, "0100"),
+    "day <= 2024-05-01 and has tags": lambda fields: str(fields["day"]) < "2024-05-02" and fields["tags"],
+    "day = 2024-05-01": lambda fields: str(fields["day"]).startswith("2024-05-01"),
+    "tags = 7 and not price = 10": lambda fields: fields["tags"] and fields["price"] != 10,
+    "price > 100": lambda fields: False,
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["flat", "faiss", "small", "sparse", "dense_sparse", "bm25", "impact", "lucene_hnsw", "milvus"]
+)
+def test_every_indexer_returns_exactly_the_texts_that_pass(name, tmp_path):
+    """Before and after an addition whose fields have other types."""
+    if name not in registry.names("indexer"):
+        pytest.skip("its plugin is not installed")
+
+    def part(first, last):
+        passages = [
+            {"id": f"d{row}", "text": f"cat {row}"}
+            | {key: value for key, value in TYPED[row].items() if value is not None}
+            for row in range(first, last)
+        ]
+        dense = None if name in ("sparse", "impact") else drawn(last - first, seed=first, dim=DIM)[:, None]
+        weights = scipy.sparse.csr_matrix(np.ones((last - first, 4), np.float32)) if dense is None else None
+        if name == "dense_sparse":
+            weights = scipy.sparse.csr_matrix(np.ones((last - first, 4), np.float32))
+        vectors = Vectors([row["id"] for row in passages], dense, weights=weights)
+        return passages, {} if name == "bm25" else {"vectors": vectors}
+
+    options = {"scale": 100} if name == "impact" else {}
+    passages, encoded = part(0, 20)
+    index = rk.Index.build(passages, output=tmp_path / "index", indexer=name, indexer_options=options, **encoded)
+    query = "cat" if name == "bm25" else part(0, 1)[1]["vectors"]
+    for last in (20, len(TYPED)):
+        if last > 20:
+            passages, encoded = part(20, last)
+            index.add(passages, **encoded)
+        for filter, passes in FILTERS.items():
+            run = index.search([query] if name == "bm25" else query, 100, filter=filter)
+            (hits,) = run.values()
+            expected = {f"d{row}" for row in range(last) if passes(TYPED[row])}
+            assert {identifier for identifier, _ in hits} == expected, filter
 
 
 def test_vectors_of_texts_with_other_fields_have_the_same_fingerprint(tmp_path, tiny_model):

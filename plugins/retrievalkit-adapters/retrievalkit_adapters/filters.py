@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, time
 from typing import Any
 
 from retrievalkit.errors import InputError
@@ -55,8 +55,10 @@ def _literal(field: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int | float) and value - value == 0:  # finite
         return str(value)
-    if isinstance(value, str | date):
-        return _quoted(value if isinstance(value, str) else value.isoformat())
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, str):
+        return _quoted(value)
     raise _untranslatable(field, value)
 
 
@@ -67,7 +69,7 @@ def _quoted(text: str) -> str:
 def _untranslatable(*parts: Any) -> InputError:
     shown = " ".join(f"{part!r:.80}" for part in parts)
     msg = (
-        f"a search cannot filter by {shown}. Filters compare fields with strings, numbers and booleans by ==, !=, <, "
-        "<=, >, >=, in and not in, and are joined by and, or and not."
+        f"a search cannot filter by {shown}. Filters compare fields with strings, numbers, booleans, dates, times by "
+        "==, !=, <, <=, >, >=, in and not in, and are joined by and, or and not."
     )
     return InputError(msg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import date
+from datetime import UTC, date, datetime, time
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 FIELDS = {
     "a": {"year": 2019, "source": "faq", "draft": True},
     "b": {"year": 2020, "source": 'the "old" blog', "score of": 1.5, "tags": ["red", "green"]},
-    "c": {"year": 2021, "draft": False, "score of": -2.0, "tags": ["green"]},
+    "c": {"year": 2021, "draft": False, "score of": -2.0, "tags": ["green"], "at": time(9, 30)},
     "d": {"source": "back\\slash (and more)", "day": date(2020, 5, 1)},
 }
 YEARS, SOURCES = st.integers(2018, 2022), st.sampled_from(["faq", 'the "old" blog', "back\\slash (and more)", "x = 1"])
@@ -119,6 +119,8 @@ def test_langchain(index):
         ({"$not": {"draft": True, "year": 2019}}, "bcd"),
         ({"tags": {"$all": ["red", "green"]}}, "b"),
         ({"day": {"$gte": date(2020, 1, 1)}}, "d"),
+        ({"day": {"$lte": datetime(2020, 5, 1, tzinfo=UTC)}}, "d"),
+        ({"at": {"$in": [time(9, 30)]}}, "c"),
         (late, "bc"),
         (either, "abc"),
         (Operation(Operator.NOT, [either]), "d"),

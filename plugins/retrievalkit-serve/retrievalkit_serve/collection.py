@@ -17,7 +17,7 @@ from retrievalkit.contracts.commands import HybridOptions
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.passage_parts import Document, open_document
 from retrievalkit.errors import InputError, OptionError, check_choice
-from retrievalkit.reporting.notices import show
+from retrievalkit.reporting import notices
 from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, facets, open_texts, opened
 from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
@@ -52,7 +52,7 @@ class Texts:
             # The file was replaced while the indexes are open; they can still answer.
             if not self._warned:
                 self._warned = True
-                show(_CHANGED.format(error))
+                notices.show(_CHANGED.format(error))
             return None
 
 
@@ -92,7 +92,7 @@ class Collection:
         self.generation = generation
         self.deepest = max(FUSION_DEPTH, options.max_k)
         self._options = options
-        self._all = opened(options.indexes, options, options.named_options, show)
+        self._all = opened(options.indexes, options, options.named_options, notices.note)
         self.encoders = self._all.encoders
         self.encoders.check()
         if before is not None:
@@ -113,7 +113,7 @@ class Collection:
             entry = index.manifest.get("corpus")
             key = None if self._options.corpus is not None or entry is None else entry["fingerprint"]
             if key not in shared:
-                alone = Searcher.of([index], self.encoders, show)
+                alone = Searcher.of([index], self.encoders, notices.note)
                 corpus = open_texts(alone, self._options.corpus)
                 if corpus is None:
                     continue
@@ -181,7 +181,9 @@ class Collection:
     def searcher(self, labels: tuple[str, ...]) -> Searcher:
         """Return a searcher over some of the indexes."""
         if labels not in self._searchers:
-            self._searchers[labels] = Searcher.of([self.indexes[label] for label in labels], self.encoders, show)
+            self._searchers[labels] = Searcher.of(
+                [self.indexes[label] for label in labels], self.encoders, notices.note
+            )
         return self._searchers[labels]
 
     def texts(self, labels: Sequence[str], ids: Iterable[str]) -> Corpus | None:

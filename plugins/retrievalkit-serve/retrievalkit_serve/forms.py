@@ -17,6 +17,7 @@ WrittenCount = Annotated[
 ]
 """An integer, or its digits as a string."""
 
+_Scalar = str | int | float | bool
 FILTER = "Only texts whose fields pass, such as: year >= 2020 and (source = faq or not tags in (draft, 'to do'))."
 
 _FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
@@ -168,7 +169,7 @@ class PassageBody(BaseModel):
     id: str
     title: str
     snippet: str
-    fields: dict[str, str | int | float | bool | list[str]] = Field({}, description="Metadata of the passage.")
+    fields: dict[str, _Scalar | list[_Scalar]] = Field({}, description="Metadata of the passage.")
     spans: list[Span] = Field(description="Positions of matching words in the snippet, in characters.")
     matches: list[str]
     why: list[str] = Field(description="Explanations as sentences.")
@@ -202,6 +203,7 @@ class SearchBody(ExplainBody):
 
     reranker: str | None
     k: int
+    notes: list[str] = Field(description="Values that the filter could not compare, and other notes on the search.")
     took_ms: float = Field(description="Milliseconds in the service, waiting included.")
 
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from starlette.routing import BaseRoute
 
 import retrievalkit as rk
-from retrievalkit.errors import RetrievalkitError, UnknownNameError
+from retrievalkit.errors import RetrievalkitError, UnknownNameError, shortlist
 from retrievalkit_serve import forms
 from retrievalkit_serve.failures import invalid_request, message_of
 from retrievalkit_serve.service import Service
@@ -79,7 +79,7 @@ class AgentServer:
         }
         indexes = service.collection.descriptions()
         names = ", ".join(index["name"] for index in indexes)
-        fields = ", ".join(dict.fromkeys(field for index in indexes for field in index["fields"]))
+        fields = shortlist(dict.fromkeys(field for index in indexes for field in index["fields"]), 100)
         self._server: Server[Any] = Server(
             "retrievalkit",
             version=rk.__version__,

@@ -98,6 +98,7 @@ class Service:
             "reranker": None if reranker is None else reranker.name,
             "k": k,
             "hits": hits,
+            "notes": answer.notes,
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
             "generation": collection.generation,
         }

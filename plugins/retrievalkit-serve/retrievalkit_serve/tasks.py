@@ -13,6 +13,7 @@ from retrievalkit.contracts import Candidates, Side, Text
 from retrievalkit.data.passage_parts import by_document
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.reporting.notices import gathered
 from retrievalkit.search.public import DescribedHit, Fusion, OpenIndex, as_hits, gather, score_pairs
 from retrievalkit.search.public import described as described_hits
 from retrievalkit_serve.collection import Choice, Collection
@@ -51,12 +52,14 @@ class Answer:
         candidates: The hits of each index, if several were searched or nothing is described yet.
         passages: The passages of each hit that is a document.
         hits: Hits with texts and explanations, if requested.
+        notes: Sentences for the user, for example about values that the filter cannot compare.
     """
 
     pairs: Pairs
     candidates: Candidates | None
     passages: Passages
     hits: Sequence[DescribedHit]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class SearchTask:
         searcher = self.collection.searcher(self.choice.labels)
         queries = [Query(str(number), item.text) for number, item in enumerate(items)]
         batch, choice = searcher.ask(queries), self.choice
-        results = searcher.search(batch, self.k, choice.fusion, choice.depth, choice.filter, self.documents)
+        with gathered() as noted:
+            results = searcher.search(batch, self.k, choice.fusion, choice.depth, choice.filter, self.documents)
         answers = []
         for row, item in enumerate(items):
             pairs, candidates, passages = results.of(row)
@@ -88,7 +92,7 @@ class SearchTask:
             elif candidates is None:
                 # Later processing of the hits, such as re-ranking, must not change their ranks in the index.
                 candidates = gather([results.rankings[row]], "query")
-            answers.append(Answer(pairs, candidates, passages, hits))
+            answers.append(Answer(pairs, candidates, passages, hits, [*noted.sentences]))
         return answers
 
 

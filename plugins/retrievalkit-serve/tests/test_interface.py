@@ -61,6 +61,10 @@ def test_a_filtered_search_returns_the_hits_of_python(client, folders):
     assert all(number >= 10 and number not in (11, 12) for number in numbers)
     alone = client.get("/search", params={"query": QUERY, "filter": f"number = {numbers[1]}"}).json()
     assert ids(alone) == [ids(answer)[1]]
+    assert answer["notes"] == []
+    quoted = client.post("/search", json={"query": QUERY, "filter": "number > '10'"}).json()
+    assert quoted["hits"] == []
+    assert "hold no text" in quoted["notes"][0]
     wrong = client.post("/search", json={"query": QUERY, "filter": "numbr = 1"})
     assert wrong.status_code == 422
     assert "did you mean 'number'" in wrong.json()["error"]["message"]

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, get_args
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.errors import DataError
-from retrievalkit.storage import fingerprint_value
+from retrievalkit.storage import fingerprint_value, json_problem
 
 Part = Literal["passages", "queries", "judgements", "examples"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -108,7 +108,12 @@ class Source:
         for part in self.parts() or PARTS:
             for split in ("train", *self.splits()) if part == "examples" else self.splits():
                 for record in self.records(part, split):
-                    digest.update(json.dumps([part, split, record.fields], default=str).encode())
+                    try:
+                        row = json.dumps([part, split, record.fields], default=str, skipkeys=True)
+                    except (ValueError, RecursionError) as error:
+                        msg = f"a value cannot be read: {json_problem(error)}. Remove it."
+                        raise record.error(msg) from None
+                    digest.update(row.encode())
                 if part in ("passages", "queries"):
                     break  # the same for all splits
         return digest.hexdigest()

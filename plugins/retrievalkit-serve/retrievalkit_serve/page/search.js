@@ -259,7 +259,7 @@ const search = async (view) => {
     const number = response.hits.length === 1 ? "1 hit" : `${response.hits.length} hits`;
     const method = response.fusion ? `, ${response.fusion.method}` : "";
     const read = response.reranker ? `, re-ranked by ${response.reranker}` : "";
-    showState(view, `${response.hits.length ? number : "No hits"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}`);
+    showState(view, `${response.hits.length ? number : "No hits"} in ${Math.round(response.took_ms)} ms (${seen} ms here)${method}${read}${response.notes.map((note) => `. Note: ${note}`).join("")}`);
     compareRanks();
     explainKinds(view, response.hits);
     if (later && response.hits.length) await addReasons(view, body, request.signal);
@@ -287,7 +287,7 @@ const explainKinds = (view, hits) => {
 // Facets and the filter's text box edit the same expression.
 const quoted = (value) => {
   if (typeof value !== "string") return String(value);
-  const bare = /^[A-Za-z_][\w.-]*$/.test(value) && !/^(and|or|not|in|true|false)$/i.test(value);
+  const bare = /^[A-Za-z_][\w.-]*$/.test(value) && !/^(and|or|not|in|has|true|false)$/i.test(value);
   return bare ? value : `"${value.replace(/["\\]/g, "\\$&")}"`;
 };
 const clause = (field, values) => `${quoted(field)} in (${values.map(quoted).join(", ")})`;

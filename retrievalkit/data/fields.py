@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.errors import ArtifactError
+from retrievalkit.storage import MappedFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,27 +102,27 @@ def _as(kind: type, value: Value | None) -> Value | None:
 
 
 class FieldTable:
-    """The fields of the texts in a folder; columns are read on demand."""
+    """The fields of the texts in a folder; columns are read on demand, from `file` if it is already open."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: MappedFile | None = None) -> None:
         from pyarrow import ArrowException
 
-        self._path = path
         try:
-            file = self._opened()
-            file.schema_arrow.field(_ID)
+            self._file = file or MappedFile.of(path)
+            opened = self._opened()
+            opened.schema_arrow.field(_ID)
         except (OSError, KeyError, ArrowException) as error:
             msg = f"'{path}' cannot be read ({error}): it is damaged. Index again."
             raise ArtifactError(msg) from error
-        self.names: list[str] = [name for name in file.schema_arrow.names if name != _ID]
-        self._texts = int(file.metadata.num_rows)
+        self.names: list[str] = [name for name in opened.schema_arrow.names if name != _ID]
+        self._texts = int(opened.metadata.num_rows)
         self._columns: dict[str, tuple[np.ndarray, Any]] = {}
 
     def _opened(self) -> Any:
         """Open the file for one reader: several threads may search concurrently."""
-        from pyarrow import parquet
+        from pyarrow import BufferReader, parquet, py_buffer
 
-        return parquet.ParquetFile(self._path, memory_map=True)
+        return parquet.ParquetFile(BufferReader(py_buffer(self._file.buffer)))
 
     def __len__(self) -> int:
         return self._texts

@@ -163,7 +163,7 @@ def read_records(path: str | Path, form: TableForm, kinds: str, forms: tuple[str
         kinds: The kind of records, for error messages: "passages".
         forms: The known formats, for error messages.
     """
-    path = Path(path)
+    path = files.existing(path)
     start = files.first_character(path)
     if not start:
         msg = f"the file is empty, but {kinds} were expected."

@@ -49,7 +49,7 @@ def fingerprint_file(path: str | Path, count: Counter = lambda _: None) -> str:
     """Return the fingerprint of a file's bytes; `count` is called with the number of bytes of each chunk."""
     digest = hashlib.blake2b(digest_size=16)
     try:
-        with Path(path).open("rb", buffering=0) as stream:
+        with (path if isinstance(path, Path) else Path(path)).open("rb", buffering=0) as stream:
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
                 count(len(chunk))

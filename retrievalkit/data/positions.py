@@ -54,7 +54,7 @@ class Duplicates:
 class Places:
     """Plain files whose records are read by their position in the concatenated files.
 
-    `stamps` are those of the files when they were opened; by default, now.
+    `stamps` are the stamps of the files when they were opened; by default, the current ones.
     """
 
     def __init__(

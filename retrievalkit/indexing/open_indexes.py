@@ -267,7 +267,7 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
 def open_index(
     folder: str | Path, *, options: Mapping[str, Any] | None = None, cluster: ClusterOptions | None = None
 ) -> OpenIndex:
-    """Open an index folder: all its files at once, so that the index stays as it is when the folder changes."""
+    """Open an index folder with all its files, which the index keeps when the folder changes."""
     folder = Path(folder)
     for attempt in range(1, _ATTEMPTS + 1):
         manifest = storage.HeldFile.of(folder / storage.MANIFEST)

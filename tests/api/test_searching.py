@@ -90,7 +90,7 @@ def test_an_index_can_be_pickled_and_copied(name, request, model):
 
 
 def test_an_index_keeps_its_options_when_it_is_pickled(dense, model, monkeypatch, tmp_path):
-    """Also a loaded model, and passages in memory; relative paths are those of the first process."""
+    """Also a loaded model, and passages in memory; relative paths start where the first process did."""
     texts = [{"id": hit.id, "text": f"other {hit.id}"} for hit in dense.search("peru")]
     monkeypatch.chdir(dense.folder.parent)
     index = rk.Index.open(dense.folder.name, model=model, corpus=texts, indexer_options={"block": 7})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MappedFile:
     """A file of rkit, mapped into memory. rkit never modifies its files in place, so they do not shrink while mapped.
 
-    It holds no file descriptor: a process may have only 1,024 descriptors, and an index thousands of files. Python's own
+    It holds no file descriptor: a process may have only 1,024 of them, and an index thousands of files. Python's own
     mmap keeps a descriptor before Python 3.13. Writes to the buffer do not reach the file.
 
     Attributes:

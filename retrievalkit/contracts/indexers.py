@@ -60,8 +60,9 @@ class Allowed(Collection[str]):
 class Indexer(ABC):
     """Base class of indexers, which build an index folder, open it and search it.
 
-    Ties are ranked in the order of the index. The folder may be moved after `build`. Several threads may
-    search an open index: `search`, `search_among`, `rank`, `scores` and `contributions` store nothing between calls.
+    Ties are ranked in the order of the index, and then by id in a search of rkit. The folder may be moved after
+    `build`. Several threads may search an open index: `search`, `search_among`, `rank`, `scores` and `contributions`
+    store nothing between calls.
     """
 
     indexes: ClassVar[Literal["vectors", "texts"]]
@@ -99,13 +100,13 @@ class Indexer(ABC):
 
     @abstractmethod
     def open(self, index_dir: Path) -> None:
-        """Open a built index for searching."""
+        """Open a built index for searching, with all its files: the folder may be replaced or removed afterwards."""
 
     def open_joined(self, read: Callable[[], Any]) -> bool:  # noqa: ARG002 - by contract
         """Prepare to search several segments of an index of vectors as one, without building an index.
 
         Args:
-            read: Returns a `VectorStore` of all texts in the segments' `vectors/`, except deleted texts.
+            read: Returns a `VectorStore` of all texts in the segments' `vectors/`, except deleted texts; call it now.
 
         Returns:
             True if it is ready; False, the default, to open and search each segment separately.

@@ -7,6 +7,7 @@ are loaded into memory at the first lookup by id.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,9 +17,10 @@ from typing import Any
 from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
 from retrievalkit.data.fields import LeftOut, Value, fields_of
+from retrievalkit.data.files import stamp
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete, roles_of
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.positions import Duplicates, Positions, lines_with
+from retrievalkit.data.positions import Duplicates, Places, Positions, lines_with
 from retrievalkit.data.records import Damaged, Record, leave_out, table_of
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
@@ -86,6 +88,7 @@ class Corpus:
         self._records = records
         self._fingerprint = fingerprint
         self._files = files
+        self._stamps = tuple(map(stamp, files))
         self._size = size
         self._positions: Positions | None = None
         self._scanned = False
@@ -180,7 +183,9 @@ class Corpus:
             # On an error, the full read below reports the problem.
             with suppress(DataError, ValueError):
                 if all(table_of(file, corpus_table) is None for file in self._files):
-                    records = (record for file in self._files for record in lines_with(file, PASSAGE_IDS, wanted))
+                    stamped = zip(self._files, self._stamps, strict=True)
+                    lines = (lines_with(file, PASSAGE_IDS, wanted, before) for file, before in stamped)
+                    records = itertools.chain.from_iterable(lines)
                     for passage in map(passage_of, records):
                         if passage.id in wanted:
                             passages.setdefault(passage.id, passage)
@@ -202,6 +207,11 @@ class Corpus:
     def ids(self) -> list[str]:
         """Return the ids of all passages, in order."""
         return [passage.id for passage in self]
+
+    @property
+    def _modified(self) -> bool:
+        """True if the files that were opened have been modified in place since."""
+        return tuple(map(stamp, self._files)) != self._stamps
 
     def fingerprint(self) -> str:
         """Return a fingerprint of the content, computed once."""
@@ -235,7 +245,7 @@ class Corpus:
     def _indexed(self) -> Positions:
         if self._positions is None:
             tables = [table_of(file, corpus_table) for file in self._files]
-            self._positions = Positions(self._files, tables, self._identified)
+            self._positions = Positions(Places(self._files, tables, self._stamps), self._identified)
             self._count = self._nonempty(len(self._positions))
         return self._positions
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -33,6 +32,7 @@ from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.errors import ArtifactError, shortlist
 from retrievalkit.reporting import notices
+from retrievalkit.storage import MappedFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,9 +254,8 @@ class FieldTable:
         self._path = path
         self._columns: dict[str, Column] = {}
         try:
-            with path.open("rb") as file:
-                self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: it is empty
+            self._file = MappedFile.of(path)
+        except OSError as error:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> ArtifactError:
@@ -267,7 +266,7 @@ class FieldTable:
         import pyarrow
         from pyarrow import parquet
 
-        return parquet.ParquetFile(pyarrow.BufferReader(pyarrow.py_buffer(self._content)), metadata=metadata)
+        return parquet.ParquetFile(pyarrow.BufferReader(pyarrow.py_buffer(self._file.buffer)), metadata=metadata)
 
     @cached_property
     def _metadata(self) -> Any:

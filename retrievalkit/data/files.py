@@ -57,7 +57,7 @@ class Line(NamedTuple):
 
 def existing(path: str | Path) -> Path:
     """Check that a path is a regular file or a folder."""
-    path = Path(path)
+    path = path if isinstance(path, Path) else Path(path)
     try:
         str(path).encode()
         mode = path.stat().st_mode
@@ -117,7 +117,7 @@ def grouped(names: Mapping[str, Sequence[str]]) -> str:
 
 def is_plain(path: str | Path) -> bool:
     """True if a file is uncompressed, so that it can be read from any position."""
-    with reading(path), Path(path).open("rb") as stream:
+    with reading(path), existing(path).open("rb") as stream:
         return not stream.read(4).startswith((_GZIP, _ZSTD))
 
 
@@ -150,7 +150,7 @@ def reading(path: str | Path) -> Iterator[None]:
 def stamp(file: Path | int) -> tuple[int, int]:
     """Return size and modification time of a file (by path or descriptor), which change when it is written."""
     with reading(str(file)):
-        status = os.stat(file)
+        status = os.fstat(file) if isinstance(file, int) else file.stat()
     return status.st_size, status.st_mtime_ns
 
 

@@ -52,14 +52,19 @@ class Duplicates:
 
 
 class Places:
-    """Plain files whose records are read by their position in the concatenated files."""
+    """Plain files whose records are read by their position in the concatenated files.
 
-    def __init__(self, files: tuple[Path, ...], tables: list[Table | None]) -> None:
+    `stamps` are the stamps of the files when they were opened; by default, the current ones.
+    """
+
+    def __init__(
+        self, files: tuple[Path, ...], tables: list[Table | None], stamps: Sequence[tuple[int, int]] | None = None
+    ) -> None:
         import numpy
 
         self._files = files
         self._tables = tables
-        self._stamps = list(map(stamp, files))
+        self._stamps = list(map(stamp, files)) if stamps is None else stamps
         self._bases = numpy.cumsum([0, *(size for size, _ in self._stamps)])
         self._base_of = dict(zip(map(str, files), self._bases.tolist(), strict=False))
 
@@ -75,19 +80,24 @@ class Places:
             stream.seek(start - int(self._bases[number]))
             raw = stream.read(size)
             # After the read, so that a change during it is seen too.
-            if stamp(stream.fileno()) != self._stamps[number]:
-                msg = "the file changed while it was being read. Start again."
-                raise DataError(msg, file=file)
+            check_stamp(file, stream.fileno(), self._stamps[number])
         return parse_record(raw, str(file), self._tables[number])
+
+
+def check_stamp(file: Path, descriptor: int, expected: tuple[int, int]) -> None:
+    """Refuse a file that was modified after it was opened."""
+    if stamp(descriptor) != expected:
+        msg = "the file changed while it was being read. Start again."
+        raise DataError(msg, file=file)
 
 
 class Positions:
     """The position of each record in plain files, by its id: 24 bytes per record."""
 
-    def __init__(self, files: tuple[Path, ...], tables: list[Table | None], identified: Identified) -> None:
+    def __init__(self, places: Places, identified: Identified) -> None:
         import numpy
 
-        self._places = Places(files, tables)
+        self._places = places
         duplicates, starts, sizes = Duplicates(identified), array("q"), array("q")
         for record, identifier in identified():
             duplicates.add(identifier)
@@ -119,7 +129,9 @@ class Positions:
             place += 1
 
 
-def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> Iterator[Record]:
+def lines_with(
+    file: Path, names: Sequence[str], identifiers: Iterable[str], expected: tuple[int, int]
+) -> Iterator[Record]:
     """Scan a JSON lines file for records that seem to have one of the ids, without parsing other lines.
 
     The result is approximate: ids written with escapes are missed, and extra records are possible.
@@ -131,6 +143,7 @@ def lines_with(file: Path, names: Sequence[str], identifiers: Iterable[str]) -> 
         for line in iter(partial(stream.readline, LONGEST_LINE), b"") if plain else ():
             if search(line):
                 yield parse_record(line, str(file), None)
+        check_stamp(file, stream.fileno(), expected)
 
 
 def _int64(values: array[int]) -> Any:

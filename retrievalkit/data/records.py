@@ -167,7 +167,7 @@ def read_records(
         forms: The known formats, for error messages.
         damaged: Receives the error of each damaged line or row, which is left out; None = it is raised.
     """
-    path = Path(path)
+    path = files.existing(path)
     start = files.first_character(path)
     if not start:
         msg = f"the file is empty, but {kinds} were expected."

@@ -135,8 +135,6 @@ class _Index:
 
     def __init__(self, folder: Path) -> None:
         self.opened = open_index(folder)
-        assert self.opened.lease is not None
-        self.opened.lease.release()  # no other process changes the index, and this change removes old files
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(segment, segment.deleted_ids(folder)) for segment in segments_of(self.manifest)]
         # Texts with changed fields only: id -> new fields.

@@ -135,7 +135,7 @@ def _opened(call: Call, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
     """Open segments of an index."""
     from retrievalkit.indexing.open_indexes import opened_indexer
 
-    folder = call.place
+    folder, whole = call.place, manifest
     if not folder.is_dir():
         msg = f"on {socket.gethostname()}, '{folder}' is not an index. Copy it there, or index on a shared disk."
         raise ArtifactError(msg)
@@ -144,7 +144,10 @@ def _opened(call: Call, manifest: Mapping[str, Any]) -> tuple[Indexer, Lease]:
         manifest = {**manifest, "segments": entries}
     lease = Lease(folder, manifest)
     try:
-        return opened_indexer(folder, manifest, call.options), lease
+        # After a change, files of other states may have these names.
+        same = storage.read_manifest(folder, "index") == whole
+        with nullcontext() if same else storage.verifying():
+            return opened_indexer(folder, manifest, call.options), lease
     except ArtifactError as error:
         msg = f"on {socket.gethostname()}: {error}"
         raise ArtifactError(msg) from error

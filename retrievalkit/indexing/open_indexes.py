@@ -6,7 +6,9 @@ A source returns rankings for queries, and the scores of listed documents if it 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +34,7 @@ from retrievalkit.errors import (
     shortlist,
 )
 from retrievalkit.indexing.segments import FOLDER as SEGMENTS
-from retrievalkit.indexing.segments import Lease, Segmented, joined_vectors, leased_manifest, segments_of
+from retrievalkit.indexing.segments import Lease, Segmented, joined_vectors, segments_of
 from retrievalkit.registry import trust
 
 if TYPE_CHECKING:
@@ -41,6 +43,12 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, Any]
 Place = str | Path
+
+_DEEPER, _HITS_AT_ONCE = 8, 1 << 21
+"""Factor by which a search deepens for texts with equal scores, and its most hits at a time."""
+
+_ATTEMPTS = 10
+"""Attempts to open a folder that is being replaced."""
 
 
 @dataclass
@@ -52,12 +60,15 @@ class OpenIndex:
     name: str
     indexer: Indexer
     label: str = ""
-    # Keeps the files while the index is open, even if it is changed.
+    # Keeps the files for workers that open them later.
     lease: Lease | None = None
+    # The texts, their fields and their documents at the time of opening, if there are any.
+    held_corpus: Corpus | None = field(init=False, default=None)
+    fields: FieldTable | None = field(init=False, default=None)
+    held_documents: storage.HeldFile | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.label = self.label or self.folder.name
-        _ = self.fields  # opened now, because the folder may be replaced later
 
     @property
     def place(self) -> Path:
@@ -81,19 +92,34 @@ class OpenIndex:
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
 
     @cached_property
-    def fields(self) -> FieldTable | None:
-        """The fields of the texts; None if there are none, or the index predates fields."""
-        name = self.manifest.get("fields")
-        return None if name is None else FieldTable(storage.inside(self.folder, name))
-
-    @cached_property
     def documents(self) -> Mapping[str, int]:
         """The documents that rkit cut into the texts -> number of passages; empty if none is recorded."""
-        name = self.manifest.get("documents")
-        return {} if name is None else read_documents(storage.inside(self.folder, name))
+        return {} if self.held_documents is None else read_documents(self.held_documents)
 
     def rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None = None) -> list[Ranking]:
-        """Return the ids and scores of each query's top-k texts, optionally among allowed texts."""
+        """Return the ids and scores of each query's top-k texts, optionally among allowed texts; ties by id.
+
+        The order of ids does not depend on the order in which texts were added.
+        """
+        # One more hit shows if a tie is cut off. Then the search deepens until it has all texts of this tie.
+        rankings: list[Ranking] = [([], np.empty(0))] * len(queries)
+        depth, pending = k + 1, [list(range(len(queries)))]
+        while pending:
+            cut: list[int] = []
+            for rows in pending:
+                batch = queries if len(rows) == len(queries) else queries.take(rows)
+                for row, (ids, values) in zip(rows, self._rankings(batch, depth, allowed), strict=True):
+                    scores = np.asarray(values)
+                    if len(ids) == depth and scores[k - 1] == scores[-1]:
+                        cut.append(row)
+                    else:
+                        rankings[row] = _by_score_and_id(ids, scores, k)
+            depth *= _DEEPER
+            size = max(1, _HITS_AT_ONCE // depth)
+            pending = [cut[start : start + size] for start in range(0, len(cut), size)]
+        return rankings
+
+    def _rankings(self, queries: QueryBatch, k: int, allowed: Allowed | None) -> list[Ranking]:
         if allowed is not None and not allowed:
             return [([], np.empty(0, dtype=np.float32))] * len(queries)
         vector = queries.vector_for(self) if allowed is None else None
@@ -113,6 +139,33 @@ class OpenIndex:
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return the scores of listed texts, for each query."""
         return self.indexer.scores(queries.encoded_for(self), ids)
+
+
+def corpus_of(index: OpenIndex) -> Corpus:
+    """Return the texts of an index, as they were when it was opened.
+
+    Raises:
+        InputError: They are not recorded, missing, or others than those indexed.
+    """
+    entry = index.manifest.get("corpus")
+    if entry is None:
+        msg = f"the manifest of '{index.folder}' names no corpus."
+        raise InputError(msg)
+    if index.held_corpus is None:
+        return open_recorded_corpus(entry, index.folder)
+    return _checked(index.held_corpus, entry, index.folder)
+
+
+def state_of(index: OpenIndex) -> str:
+    """Return a fingerprint of everything that a search of an index depends on."""
+    return storage.fingerprint_value({name: value for name, value in index.manifest.items() if name != "check"})
+
+
+def _by_score_and_id(ids: Sequence[str], scores: NDArray[Any], k: int) -> Ranking:
+    if (scores[1:] == scores[:-1]).any():
+        order = sorted(range(len(ids)), key=list(zip((-scores).tolist(), ids, strict=True)).__getitem__)
+        ids, scores = [ids[place] for place in order[:k]], scores[order[:k]]
+    return list(ids[:k]), scores[:k]
 
 
 @dataclass
@@ -207,8 +260,32 @@ def open_sources(places: Sequence[Path], options: Options, cluster: ClusterOptio
 def open_index(
     folder: str | Path, *, options: Mapping[str, Any] | None = None, cluster: ClusterOptions | None = None
 ) -> OpenIndex:
-    """Open an index folder."""
+    """Open an index folder with all its files, which the index keeps when the folder changes."""
     folder = Path(folder)
+    for attempt in range(1, _ATTEMPTS + 1):
+        manifest = storage.HeldFile.of(folder / storage.MANIFEST)
+        try:
+            index = _open_state(folder, options or {}, cluster)
+            if _is_current(manifest):
+                return index
+        except (ArtifactError, OSError):
+            if attempt == _ATTEMPTS or _is_current(manifest):
+                raise
+        time.sleep(attempt / 100)
+    msg = f"'{folder}' changes while it is opened. Open it again when it is complete."
+    raise ArtifactError(msg)
+
+
+def _is_current(manifest: storage.HeldFile) -> bool:
+    """True if a path still leads to the file that is held open, or if there is neither."""
+    try:
+        return os.path.samestat(manifest.stat(), os.stat(manifest))
+    except OSError:
+        # Between the two renames of a replacement, there is no folder.
+        return not storage.replaced_folder(manifest.parent).exists()
+
+
+def _open_state(folder: Path, options: Options, cluster: ClusterOptions | None) -> OpenIndex:
     kind = storage.kind_of(folder)
     if kind == "vectors":
         msg = f"'{folder}' is a vectors folder. Index it first: rkit index {folder} --output index"
@@ -216,15 +293,22 @@ def open_index(
     if kind == "checkpoint":
         msg = f"'{folder}' is a checkpoint. Encode and index a corpus first (rkit encode, rkit index)."
         raise ArtifactError(msg)
-    manifest, lease = leased_manifest(folder)
-    name = manifest["indexer"]["name"]
+    manifest = storage.read_manifest(folder, "index")
     if cluster is None:
-        return OpenIndex(folder, manifest, name, opened_indexer(folder, manifest, options or {}), lease=lease)
-    from retrievalkit.indexing.fanout import Spread
+        indexer, lease = opened_indexer(folder, manifest, options), None
+    else:
+        from retrievalkit.indexing.fanout import Spread
 
-    # The workers check the files that they read.
-    indexer = _created(folder, manifest, options or {})
-    return OpenIndex(folder, manifest, name, Spread(indexer, folder, manifest, options or {}, cluster), lease=lease)
+        # The workers check the files that they read.
+        lease = Lease(folder, manifest)
+        indexer = Spread(_created(folder, manifest, options), folder, manifest, options, cluster)
+    index = OpenIndex(folder, manifest, manifest["indexer"]["name"], indexer, lease=lease)
+    index.held_corpus = _held_corpus(manifest, folder)
+    if "fields" in manifest:
+        index.fields = FieldTable(storage.inside(folder, manifest["fields"]))
+    if "documents" in manifest:
+        index.held_documents = storage.HeldFile.of(storage.inside(folder, manifest["documents"]))
+    return index
 
 
 def opened_indexer(folder: Path, manifest: Mapping[str, Any], options: Options) -> Indexer:
@@ -305,14 +389,33 @@ def open_recorded_corpus(entry: Mapping[str, Any], folder: Path) -> Corpus:
     source = str(entry["source"])
     # Absolute, since a file may have the name of a source, such as `documents:x`.
     place = locate_input(entry, folder) or (os.path.abspath(source) if os.path.exists(source) else source)
+    return _checked(_corpus_at(place, entry, folder), entry, folder)
+
+
+def _held_corpus(manifest: Mapping[str, Any], folder: Path) -> Corpus | None:
+    """Open the recorded corpus if it is a file or a folder here; its content is compared when a text is read."""
+    entry = manifest.get("corpus", {"path": ""})
+    place = None if storage.is_address(entry.get("path", "")) else locate_input(entry, folder)
+    with suppress(InputError):  # reported when a text is read
+        return None if place is None else _corpus_at(place, entry, folder)
+    return None
+
+
+def _corpus_at(place: str, entry: Mapping[str, Any], folder: Path) -> Corpus:
     # The manifest is untrusted: names in it are looked up without the user's credentials.
     with trust.anonymously():
         corpus = open_corpus(place)
-        nearby = os.path.isfile(place) and _is_inside(folder, place)  # checked against the manifest
-        if not nearby and corpus.fingerprint() != entry["fingerprint"]:
-            msg = f"'{place}' is not the corpus of '{folder}': its fingerprint differs."
-            raise InputError(msg)
+    if os.path.isfile(place) and _is_inside(folder, place):
+        corpus._print = entry["fingerprint"]  # the file is checked against the manifest
     return corpus
+
+
+def _checked(corpus: Corpus, entry: Mapping[str, Any], folder: Path) -> Corpus:
+    with trust.anonymously():
+        if corpus.fingerprint() == entry["fingerprint"]:
+            return corpus
+    msg = f"'{corpus.source}' is not the corpus of '{folder}': its fingerprint differs."
+    raise InputError(msg)
 
 
 def _is_inside(folder: Path, place: str | Path) -> bool:

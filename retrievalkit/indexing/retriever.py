@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import threading
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from retrievalkit.contracts import Side
 from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs
-from retrievalkit.errors import OptionError
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
 from retrievalkit.indexing.encoding import encode, encoded_shards
 from retrievalkit.indexing.options import Count, EncodingOptions, ModelOptions, Precision, VectorOptions
 from retrievalkit.indexing.vectors import Vectors
@@ -77,6 +79,20 @@ class QueriesOptions(DocumentsOptions):
     texts: Annotated[Any, Reads(inputs.queries)]
 
 
+def _versions(model: program.Retriever) -> list[Any]:
+    """Return the numbers of changes of the weights."""
+    return [(name, weights._version, weights.dtype) for name, weights in model.state_dict(keep_vars=True).items()]
+
+
+def _reloaded(options: LoadOptions, fingerprint: str) -> Retriever:
+    """Load the model of a pickled `Retriever`."""
+    retriever = Retriever(options.model, open_retriever(options.model, **options.parts), options)
+    if retriever.model.fingerprint != fingerprint:
+        msg = f"'{options.model}' has changed since the retriever was pickled. Load it again, and pickle that."
+        raise ArtifactError(msg)
+    return retriever
+
+
 class Retriever:
     """A loaded model that encodes queries and documents; create it with `Retriever.load`.
 
@@ -92,6 +108,26 @@ class Retriever:
         self.model = model
         self.lock = threading.RLock()
         self._options = options
+        self._loaded = _versions(model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process loads the model again, and refuses another model.
+        if _versions(self.model) != self._loaded:
+            msg = f"the weights of '{self.source}' were changed in memory, so another process cannot load them. "
+            msg += "Save the model to a folder, and load it from there."
+            raise UnsupportedError(msg)
+        source = os.path.abspath(self.source) if os.path.exists(self.source) else self.source
+        return _reloaded, (replace(self._options, model=source), self.model.fingerprint)
+
+    def __copy__(self) -> Retriever:
+        """Return a retriever that shares the model."""
+        copied = object.__new__(Retriever)
+        copied.__dict__ |= self.__dict__
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Retriever:
+        """Return a retriever with a model of its own."""
+        return Retriever(self.source, copy.deepcopy(self.model, memo), self._options)
 
     @classmethod
     @method(LoadOptions)

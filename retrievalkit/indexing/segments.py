@@ -7,8 +7,8 @@
     segments/corpus-0004.jsonl       the texts of the index after change 4, if they are known
 
 A change writes new files and then replaces the manifest atomically: a change killed before that leaves the old index,
-a change killed afterwards leaves the new index. Index files are never modified. A reader locks the segments that it
-opens, and superseded files are removed once no reader holds them.
+a change killed afterwards leaves the new index. Index files are never modified. A reader keeps the files that it opened
+if they are removed. The readers of a cluster, whose workers open them later, lock the segments until then.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def joined_vectors(index: Path, manifest: Mapping[str, Any], *, view: View = "al
 
 
 class Lease:
-    """A shared lock on the folders of an index during the object's life, so that their files are not removed.
+    """A shared lock on the folders of an index during the object's life, for workers that open their files later.
 
     On a file system without locks, it does nothing.
     """
@@ -89,22 +89,8 @@ class Lease:
         folders = [segment.folder(index) for segment in segments_of(manifest)]
         if "segments" in manifest:
             folders.append(index / FOLDER)
-        self._descriptors = [opened for folder in folders if (opened := _locked(folder, exclusively=False)) is not None]
-        self._close = weakref.finalize(self, _close, self._descriptors)
-
-    def release(self) -> None:
-        """Release the locks."""
-        self._close()
-
-
-def leased_manifest(folder: Path) -> tuple[dict[str, Any], Lease]:
-    """Return the manifest of an index, and a lease on its files; read both again if a change intervenes."""
-    while True:
-        manifest = storage.read_manifest(folder, "index")
-        lease = Lease(folder, manifest)
-        if storage.read_manifest(folder, "index") == manifest:
-            return manifest, lease
-        lease.release()
+        descriptors = [opened for folder in folders if (opened := _locked(folder, exclusively=False)) is not None]
+        weakref.finalize(self, _close, descriptors)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Hybrid(Searching):
             raise InputError(msg)
         self.parts = [_part(index) for index in options.indexes]
         self.tuned: Tuned | None = None
-        self._options: HybridOptions = options
+        self._options = options
         options.fused(len(self.parts))
         self._joining, self._sources = threading.Lock(), self._open_now()
         searcher = _joined(self.parts)
@@ -85,6 +85,18 @@ class Hybrid(Searching):
                 searcher = self._searcher = _joined(self.parts)
                 self._sources = now
             return searcher
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the parts and the fusion; the indexes are opened again."""
+        names = ("name", "fusion", "depth", "corpus", "parts", "tuned")
+        options = replace(self._options, indexes=())
+        return {name: getattr(self, name) for name in names} | {"_options": options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Join the parts."""
+        self.__dict__ |= state
+        self._joining, self._reading, self._texts = threading.Lock(), threading.Lock(), None
+        self._sources, self._searcher = self._open_now(), _joined(self.parts)
 
     def _open_now(self) -> list[Searcher | None]:
         return [part._searcher for part in self.parts if isinstance(part, Index)]
@@ -168,7 +180,9 @@ def _joined(parts: Sequence[Index | Run]) -> Searcher:
         alone = names.count(part.name) == 1
         if isinstance(part, Index):
             (source,) = part.searcher.indexes
-            sources.append(replace(source, label=part.name if alone else str(part.folder)))
+            source = copy.copy(source)
+            source.label = part.name if alone else str(part.folder)
+            sources.append(source)
         else:
             place = part.path or (part.name if alone else f"{part.name} {number}")
             sources.append(OpenRun(Path(place), part, part.name if alone else place))

@@ -18,9 +18,9 @@ from retrievalkit.data import inputs
 from retrievalkit.data.corpus import open_corpus, write_corpus
 from retrievalkit.data.passage_parts import write_tables
 from retrievalkit.data.sources import InMemory, fingerprint
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.indexing.build import build_index
-from retrievalkit.indexing.open_indexes import open_recorded_corpus
+from retrievalkit.indexing.open_indexes import open_recorded_corpus, state_of
 from retrievalkit.indexing.options import Count, ModelOptions, Precision, VectorOptions
 from retrievalkit.reporting import notebook
 from retrievalkit.reporting.counts import counted
@@ -70,6 +70,15 @@ class BuildOptions(ModelOptions, VectorOptions, RayOptions, ReadingOptions):
             raise OptionError(msg)
         storage.place_of(inputs.place(values["output"], "the output"))
         return dict(values)
+
+
+def _reopened(folder: str, options: OpenOptions, state: str) -> Index:
+    """Open the index of a pickled `Index`."""
+    index = Index(Path(folder), partial(opened, [folder], options), options)
+    if state_of(index.searcher.indexes[0]) != state:
+        msg = f"'{folder}' has changed since the index was pickled. Open it again, and pickle that."
+        raise ArtifactError(msg)
+    return index
 
 
 @contextmanager
@@ -225,7 +234,12 @@ class Index(Searching):
         named = ("precision", "indexer_options", "encoder_options")
         self.settings = {name: value for name in named if (value := getattr(options, name))}
         self._opened = opened
+        self._options = options
         self._changing = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process opens the folder again, and refuses another state.
+        return _reopened, (os.path.abspath(self.folder), self._options, state_of(self.searcher.indexes[0]))
 
     @classmethod
     @method(BuildOptions)
@@ -301,7 +315,7 @@ class Index(Searching):
             msg = f"'{place}' has {len(indexes)} indexes. Open all: rk.Hybrid('{place}'), or a single: '{indexes[0]}'."
             raise InputError(msg)
         folder = Path(indexes[0])
-        if not folder.is_dir():
+        if folder.is_file():
             msg = f"'{folder}' is not a folder. Give an index that rk.Index.build wrote."
             raise InputError(msg)
         index = cls(folder, partial(opened, [folder], options), options)

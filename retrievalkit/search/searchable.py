@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -240,6 +241,16 @@ class Searching:
         """Release models and indexes; searching is no longer possible."""
         self._searcher = self._texts = None
 
+    def __copy__(self) -> Self:
+        """Return a copy that shares the open files and models, which never change; `add` changes one of the two."""
+        copied = object.__new__(type(self))
+        copied.__dict__ |= self.__dict__
+        return copied
+
+    def __deepcopy__(self, _: Any) -> Self:
+        """Return a copy; see `__copy__`."""
+        return copy.copy(self)
+
     def __enter__(self) -> Self:
         return self
 
@@ -325,4 +336,8 @@ class Searching:
                     # Indexing has reported empty texts.
                     texts.counts_empty = False
                 self._texts = searcher, texts
+            elif self._texts[1] is not None and self._texts[1]._modified:
+                place = self._texts[1].source
+                searcher.note(f"'{place}' was modified, so hits have no texts. Index it again, and open the index.")
+                self._texts = searcher, None
             return self._texts

@@ -25,7 +25,7 @@ from retrievalkit.indexing.open_indexes import (
     Options,
     Place,
     Source,
-    open_recorded_corpus,
+    corpus_of,
     open_sources,
 )
 from retrievalkit.indexing.query_encoders import EncodedBatch, Encoders, QueryBatch
@@ -469,11 +469,8 @@ def open_texts(searcher: Searcher, corpus: Place | None = None) -> Corpus | None
         return open_corpus(corpus)
     problem = "no index is searched"
     for index in searcher.indexes:
-        entry = index.manifest.get("corpus")
         try:
-            if entry is not None:
-                return open_recorded_corpus(entry, index.folder)
-            problem = f"the manifest of '{index.folder}' names no corpus"
+            return corpus_of(index)
         except InputError as error:
             problem = str(error)
     searcher.note(f"the texts are not available: {problem.rstrip('.')}. Give them with --corpus.")

@@ -40,6 +40,7 @@ from retrievalkit.storage.manifest import (
     write_manifest,
 )
 from retrievalkit.storage.object_cache import PARTIAL, VECTORS, local, sent, store_of
+from retrievalkit.storage.opened import HeldFile, MappedFile
 from retrievalkit.storage.outputs import (
     MANIFEST,
     check_output,
@@ -66,15 +67,15 @@ from retrievalkit.storage.places import (
 from retrievalkit.storage.stores import Store
 
 __all__ = [
-    "CURVES", "Entry", "FORMAT", "Folder", "MANIFEST", "NEGATIVES", "NOT_WEIGHTS", "PARTIAL", "Store", "VECTORS",
-    "VERIFY", "absolute", "add_to_manifest", "cache_folder", "check_document", "check_files", "check_output",
-    "check_output_file", "check_own_files", "check_unlisted", "checked_fingerprint", "describe_file", "describe_files",
-    "describe_input", "discard", "fingerprint_file", "fingerprint_files", "fingerprint_folder", "fingerprint_value",
-    "full_disk_named", "held", "holds", "indexes_of", "inside", "is_address", "is_stream", "json_problem", "kind_of",
-    "loads_json", "local", "named", "open_regular", "partial_folder", "place_of", "private_folder", "read_document",
-    "read_entry", "read_json", "read_manifest", "replaced_folder", "restore", "scratch", "sent", "store_of",
-    "verifying", "was_written", "work_folder", "write_entry", "write_file", "write_folder", "write_json",
-    "write_manifest",
+    "CURVES", "Entry", "FORMAT", "Folder", "HeldFile", "MANIFEST", "MappedFile", "NEGATIVES", "NOT_WEIGHTS",
+    "PARTIAL", "Store", "VECTORS", "VERIFY", "absolute", "add_to_manifest", "cache_folder", "check_document",
+    "check_files", "check_output", "check_output_file", "check_own_files", "check_unlisted", "checked_fingerprint",
+    "describe_file", "describe_files", "describe_input", "discard", "fingerprint_file", "fingerprint_files",
+    "fingerprint_folder", "fingerprint_value", "full_disk_named", "held", "holds", "indexes_of", "inside",
+    "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named", "open_regular",
+    "partial_folder", "place_of", "private_folder", "read_document", "read_entry", "read_json", "read_manifest",
+    "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
+    "write_entry", "write_file", "write_folder", "write_json", "write_manifest",
 ]  # fmt: skip
 
 NEGATIVES = "negatives"

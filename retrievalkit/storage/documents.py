@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from retrievalkit.errors import ArtifactError
+from retrievalkit.storage.opened import HeldFile
 
 MOST_BYTES = 1 << 26
 """Size limit of a document: a manifest of 100,000 files takes a quarter of it."""
@@ -29,6 +30,8 @@ Form = TypeVar("Form")
 
 def open_regular(path: str | Path) -> IO[bytes]:
     """Open a regular file for reading; a pipe or a device, which may never end, is an OSError without waiting."""
+    if isinstance(path, HeldFile) and path.is_held:
+        return cast("IO[bytes]", path.open("rb"))
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

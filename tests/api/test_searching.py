@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import retrievalkit as rk
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, RetrievalkitError, UnsupportedError
@@ -77,6 +80,53 @@ def test_hits_of_a_run_are_explained_later(both, late):
         both.explain("peru", [("nowhere", 1.0)])
 
 
+@pytest.mark.parametrize("name", ["dense", "late", "both"])
+def test_an_index_can_be_pickled_and_copied(name, request, model):
+    index = request.getfixturevalue(name)
+    expected = index.search("the capital of Peru", k=4)
+    for other in (pickle.loads(pickle.dumps(index)), copy.copy(index), copy.deepcopy(index)):
+        assert other.search("the capital of Peru", k=4) == expected
+        assert repr(other) == repr(index)
+
+
+def test_an_index_keeps_its_options_when_it_is_pickled(dense, model, monkeypatch, tmp_path):
+    """Also a loaded model, and passages in memory; relative paths start where the first process did."""
+    texts = [{"id": hit.id, "text": f"other {hit.id}"} for hit in dense.search("peru")]
+    monkeypatch.chdir(dense.folder.parent)
+    index = rk.Index.open(dense.folder.name, model=model, corpus=texts, indexer_options={"block": 7})
+    pickled = pickle.dumps(index)
+    monkeypatch.chdir(tmp_path)
+    other = pickle.loads(pickled)
+    assert other.search("peru") == index.search("peru")
+    assert other.search("peru")[0].text.startswith("other")
+    assert other.settings == index.settings
+
+
+def test_a_pickled_index_whose_folder_has_changed_is_refused(dense, tmp_path):
+    shutil.copytree(dense.folder, tmp_path / "index")
+    index = rk.Index.open(tmp_path / "index")
+    pickled = pickle.dumps(index)
+    index.check()
+    assert len(pickle.loads(pickled)) == len(index)
+    index.delete(index.search("peru", k=1)[0].id)
+    with pytest.raises(ArtifactError, match="has changed since the index was pickled"):
+        pickle.loads(pickled)
+    assert len(pickle.loads(pickle.dumps(index))) == len(index)
+
+
+def test_a_retriever_can_be_pickled_and_copied_unless_its_weights_were_changed(tiny_model):
+    model = rk.Retriever.load(tiny_model, pooler="mean", precision="fp32", backend="torch")
+    expected = model.encode_queries(["peru"]).to_numpy()
+    copies = [pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)]
+    for other in copies:
+        assert (other.encode_queries(["peru"]).to_numpy() == expected).all()
+    with torch.no_grad():
+        next(copies[2].model.parameters()).mul_(2)
+    with pytest.raises(UnsupportedError, match="were changed in memory"):
+        pickle.dumps(copies[2])
+    assert pickle.loads(pickle.dumps(model)).pooler == "mean"
+
+
 def test_an_index_is_closed_at_the_end_of_its_block(dense):
     with rk.Index.open(dense.folder) as index:
         assert index.search("peru", k=1)
@@ -139,7 +189,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         (lambda index, _: index.search("peru", k=0), OptionError, "k is 0"),
         (lambda index, _: index.search("peru", k=1.5), OptionError, "k is 1.5"),
         (lambda index, _: rk.Index.open(index.folder, presicion="fp32"), OptionError, "did you mean 'precision'"),
-        (lambda _, folder: rk.Index.open(folder / "none"), InputError, "is not a folder"),
+        (lambda _, folder: rk.Index.open(folder / "none"), InputError, "does not exist"),
         (lambda _, folder: rk.Index.open(folder), ArtifactError, "manifest.json"),
         (lambda index, _: rk.Index.open(index.folder, indexer_options={"blok": 3}), OptionError, "indexer.block"),
         (lambda index, _: rk.Hybrid([index]), InputError, "two or more indexes, not 1"),

@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -164,13 +165,26 @@ def test_an_empty_corpus(tmp_path, text):
         list(Corpus.of([]))
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path):
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: jsonl(path.parent, beir(B), path.name)])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_an_open_corpus_keeps_its_file(tmp_path, name, change):
+    """If the file is removed or replaced before the first read, and after it."""
+    path = jsonl(tmp_path, beir(A, B), name)
+    corpus, used = open_corpus(path), open_corpus(path)
+    assert used.find(["1"]) == {"1": A}
+    change(path)
+    for opened in (corpus, used):
+        assert (opened.find(["1"]), opened.get("x 2"), list(opened)) == ({"1": A}, B, [A, B])
+
+
+@pytest.mark.parametrize("before", [lambda _: None, lambda corpus: corpus.find(["1"]), lambda corpus: corpus.get("1")])
+def test_a_corpus_that_is_modified_in_place_is_refused(tmp_path, before):
     path = jsonl(tmp_path, beir(A, B))
     corpus = open_corpus(path)
-    corpus.get("1")
-    jsonl(tmp_path, beir(B, A, Passage("3", "", "")))
+    before(corpus)
+    path.write_text(path.read_text().replace("1", "3"))
     with pytest.raises(DataError, match="changed while"):
-        corpus.get("1")
+        corpus.get("x 2")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])

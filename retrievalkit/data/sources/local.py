@@ -22,7 +22,7 @@ from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, RetrievalkitError, shortlist
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
-from retrievalkit.storage import fingerprint_folder, fingerprint_value, kind_of
+from retrievalkit.storage import HeldFile, fingerprint_folder, fingerprint_value, kind_of
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")
 _DATA_FILES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".tsv", ".csv") for end in COMPRESSIONS)
@@ -40,6 +40,7 @@ _WITHOUT_DATA = {
 }
 _LONGEST_LITERAL = 1 << 20
 _HIDDEN = (".", "~$")  # ~$ begins the locks of Word
+_MOST_HELD = 16
 
 
 class Local(Source):
@@ -161,7 +162,12 @@ class Local(Source):
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
-        """The file itself, the corpus of a BEIR folder, or all data files of a folder."""
+        """The corpus files; a few stay open, so that passages can be read after they are replaced."""
+        paths = self._find_corpus()
+        return list(map(HeldFile.of, paths)) if len(paths) <= _MOST_HELD else paths
+
+    def _find_corpus(self) -> list[Path]:
+        """Return the file itself, the corpus of a BEIR folder, or all data files of a folder."""
         from retrievalkit.data.sources.documents import as_documents
 
         if (documents := as_documents(self.path)) != self.path:

@@ -5,8 +5,8 @@ numpy trusts the header: with a wrong shape, it would read past the end of the f
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,10 +17,12 @@ from typing import IO, Any
 import numpy as np
 
 from retrievalkit.errors import ArtifactError
+from retrievalkit.storage import MappedFile
 
 REMEDY = "Encode again, or copy the folder again."
 
 _PIECE = 1 << 22
+_LONGEST_HEADER = 1 << 17
 _EXPONENT = np.uint16(0x7C00)
 _MAGIC = b"\x93NUMPY\x01\x00"
 # The header that numpy writes for arrays of numbers and of bytes.
@@ -40,7 +42,7 @@ def reading(path: str | Path, remedy: str = REMEDY) -> Iterator[None]:
 
 
 def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[int, int] | None = None) -> np.ndarray:
-    """Map an array that `np.save` wrote.
+    """Map an array that `np.save` wrote; it stays readable if the file is replaced or removed.
 
     Args:
         path: The file.
@@ -52,14 +54,20 @@ def open_array(path: Path, dtypes: tuple[str, ...], ndim: int, *, region: tuple[
         OSError: The file cannot be read.
         ValueError: The array does not match; the message gives the reason.
     """
-    with path.open("rb") as stream:
-        start, size = (0, os.fstat(stream.fileno()).st_size) if region is None else region
-        stream.seek(start)
-        dtype, shape, before = read_header(stream, size, dtypes, ndim)
+    return array_in(MappedFile.of(path), dtypes, ndim, region=region)
+
+
+def array_in(
+    file: MappedFile, dtypes: tuple[str, ...], ndim: int, *, region: tuple[int, int] | None = None
+) -> np.ndarray:
+    """Return an array in a mapped file; see `open_array`."""
+    buffer = memoryview(file.buffer)
+    start, size = region or (0, len(buffer))
+    stream = io.BytesIO(buffer[start : start + _LONGEST_HEADER])
+    dtype, shape, before = read_header(stream, size, dtypes, ndim)
     if not math.prod(shape):
-        # An empty array cannot be mapped.
         return np.empty(shape, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r", offset=start + before, shape=shape)
+    return np.frombuffer(buffer, dtype, math.prod(shape), start + before).reshape(shape)
 
 
 def read_header(

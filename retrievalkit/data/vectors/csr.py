@@ -9,11 +9,12 @@ import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from retrievalkit.data.vectors.arrays import check_finite, check_range, check_starts, groups, open_array, reading
+from retrievalkit.data.vectors.arrays import array_in, check_finite, check_range, check_starts, groups, reading
+from retrievalkit.storage import MappedFile
 
 _LOCAL_HEADER, _LOCAL_MAGIC = 30, b"PK\x03\x04"  # of a zip member; its name and extra field follow
 _MOST_COLUMNS = 1 << 31
@@ -28,13 +29,14 @@ class MappedCsr:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        parts = members(path)
-        form = open_array(path, ("|S3",), 0, region=parts["format.npy"])
-        texts, vocabulary = open_array(path, ("<i4", "<i8"), 1, region=parts["shape.npy"]).tolist()
+        with path.open("rb") as stream:
+            parts, file = members(stream), MappedFile(stream)
+        form = array_in(file, ("|S3",), 0, region=parts["format.npy"])
+        texts, vocabulary = array_in(file, ("<i4", "<i8"), 1, region=parts["shape.npy"]).tolist()
         self.shape: tuple[int, int] = texts, vocabulary
-        self._starts = np.array(open_array(path, ("<i4", "<i8"), 1, region=parts["indptr.npy"]), dtype=np.int64)
-        self._columns = open_array(path, ("<i4", "<i8"), 1, region=parts["indices.npy"])
-        self._values = open_array(path, ("<f4",), 1, region=parts["data.npy"])
+        self._starts = np.array(array_in(file, ("<i4", "<i8"), 1, region=parts["indptr.npy"]), dtype=np.int64)
+        self._columns = array_in(file, ("<i4", "<i8"), 1, region=parts["indices.npy"])
+        self._values = array_in(file, ("<f4",), 1, region=parts["data.npy"])
         check_starts(self._starts, len(self._columns))
         fitting = len(self._starts) == texts + 1 and len(self._columns) == len(self._values)
         if form.item() != b"csr" or not fitting or not 0 < vocabulary < _MOST_COLUMNS:
@@ -77,19 +79,18 @@ def joined(files: Sequence[MappedCsr], numbers: np.ndarray, rows: np.ndarray) ->
     for number, places in groups(numbers):
         file = files[number]
         elements, starts = spread(file._starts, rows[places])
-        # As plain arrays: slicing a numpy.memmap costs microseconds each time.
-        pieces.append((np.asarray(file._columns)[elements], np.asarray(file._values)[elements]))
+        pieces.append((file._columns[elements], file._values[elements]))
         counts.append(np.diff(starts))
         order.append(places)
     matrix = files[0].checked(pieces, np.cumsum(np.concatenate(counts)))
     return matrix if len(order) < 2 else matrix[np.argsort(np.concatenate(order))]
 
 
-def members(path: Path) -> dict[str, tuple[int, int]]:
+def members(stream: IO[bytes]) -> dict[str, tuple[int, int]]:
     """Name -> start and size of each member of an uncompressed .npz file."""
     places = {}
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
+        with zipfile.ZipFile(stream) as archive:
             for member in archive.infolist():
                 stream.seek(member.header_offset)
                 header = stream.read(_LOCAL_HEADER)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import overload
+from typing import IO, overload
 
 import numpy as np
 
 from retrievalkit.data.vectors.arrays import reading
+from retrievalkit.storage import MappedFile
 
 _CHUNK_BYTES = 1 << 24
 _BATCH_BYTES = 1 << 20
@@ -26,15 +26,11 @@ class Ids(Sequence[str]):
     """
 
     def __init__(self, path: Path) -> None:
-        with reading(path):
-            self._ends = _line_ends(path)
+        with reading(path), path.open("rb") as stream:
+            self._ends = _line_ends(stream)
+            self._letters = np.frombuffer(MappedFile(stream).buffer, dtype=np.uint8)
         self._hashes: np.ndarray | None = None
         self._order = np.empty(0, dtype=np.int64)
-        self._bytes: mmap.mmap | bytes = b""
-        if len(self._ends):
-            with path.open("rb") as stream:
-                self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        self._letters = np.frombuffer(self._bytes, dtype=np.uint8)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -76,8 +72,8 @@ class Ids(Sequence[str]):
         letters[outside] = 0
         # numpy strings drop trailing NULs, and only in ASCII is each byte a character.
         if letters.max(initial=0) > _ASCII or ((letters == 0) & ~outside).any():
-            data = self._bytes
-            return [data[start:end].decode() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+            ranges = zip(starts.tolist(), ends.tolist(), strict=True)
+            return [self._letters[start:end].tobytes().decode() for start, end in ranges]
         texts: list[str] = letters.astype(np.uint32).view(f"U{letters.shape[1]}")[:, 0].tolist()
         return texts
 
@@ -107,17 +103,16 @@ class Ids(Sequence[str]):
         return result
 
 
-def _line_ends(path: Path) -> np.ndarray:
+def _line_ends(stream: IO[bytes]) -> np.ndarray:
     parts, base, last = [np.full(1, -1, dtype=np.int64)], 0, b"\n"
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            decoder.decode(chunk)
-            if b"\t" in chunk or b"\r" in chunk:
-                msg = "an id contains a tab or a carriage return"
-                raise ValueError(msg)
-            parts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + base)
-            base, last = base + len(chunk), chunk[-1:]
+    while chunk := stream.read(_CHUNK_BYTES):
+        decoder.decode(chunk)
+        if b"\t" in chunk or b"\r" in chunk:
+            msg = "an id contains a tab or a carriage return"
+            raise ValueError(msg)
+        parts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + base)
+        base, last = base + len(chunk), chunk[-1:]
     decoder.decode(b"", final=True)
     ends = np.concatenate(parts)
     if last != b"\n" or (np.diff(ends) < _SHORTEST).any():

@@ -5,8 +5,8 @@
     texts-00000.npy    int32: the texts of the postings, ascending, counted from the part's first text
     weights-00000.npy  float32: their weights
 
-A part holds consecutive texts, few enough that their scores fit in the CPU cache. Files are mapped into memory part by
-part, so a search reads only the postings of its terms.
+A part holds consecutive texts, few enough that their scores fit in the CPU cache. Files are mapped into memory, so a
+search reads only the postings of its terms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_range, check_starts, in_pieces, open_array, reading
+from retrievalkit.data.vectors.arrays import array_in, check_range, check_starts, in_pieces, reading
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 from retrievalkit.storage.schemas import Count
 
@@ -104,7 +104,9 @@ class Postings:
             if not self.parts or not all(0 < count < _MOST for count in (*self.parts, self.terms)):
                 msg = f"{_CONTENTS} does not hold the counts of its parts"
                 raise ValueError(msg)
-            if (count := sum(map(self._check, range(len(self.parts))))) != contents.postings:
+            numbers = range(len(self.parts))
+            self._mapped = [list(map(storage.MappedFile.of, _files(folder, number))) for number in numbers]
+            if (count := sum(map(self._check, numbers))) != contents.postings:
                 msg = f"it has {count} postings instead of {contents.postings}"
                 raise ValueError(msg)
 
@@ -133,5 +135,5 @@ class Postings:
         return len(texts)
 
     def _arrays(self, number: int) -> list[np.ndarray]:
-        files = zip(_files(self.folder, number), _TYPES, strict=True)
-        return [open_array(file, (dtype,), 1) for file, dtype in files]
+        files = zip(self._mapped[number], _TYPES, strict=True)
+        return [file.lent(array_in(file, (dtype,), 1)) for file, dtype in files]

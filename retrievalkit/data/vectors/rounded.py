@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import check_range, open_array, reading
+from retrievalkit.data.vectors.arrays import array_in, check_range, open_array, reading
 from retrievalkit.data.vectors.postings import REMEDY, Postings
 from retrievalkit.data.vectors.store import VectorBlock, VectorStore
 
@@ -136,20 +136,17 @@ class Rounded:
         with reading(folder, REMEDY):
             self.terms = np.array(open_array(folder / _TERMS, ("<i4",), 1), dtype=np.int64)
             check_range(self.terms, postings.terms)
-            shapes = [self._array(number).shape for number in range(len(postings.parts))]
+            self._files = [storage.MappedFile.of(folder / _file(number)) for number in range(len(postings.parts))]
+            shapes = [self._array(file).shape for file in self._files]
             expected = [(texts, store.dim + len(self.terms)) for texts in postings.parts]
             if shapes != expected or len(self.parts) < len(shapes):
                 msg = f"its arrays have the shapes {shapes}, not {expected}"
                 raise ValueError(msg)
 
     def blocks(self) -> Iterator[tuple[RoundedPart, np.ndarray]]:
-        """Yield the bounds and the row bits of each part, mapped into memory."""
-        for number, part in enumerate(self.parts):
-            array = self._array(number)
-            if isinstance(array, np.memmap):
-                # Copy-on-write, because torch warns about read-only arrays.
-                array = np.memmap(self.folder / _file(number), array.dtype, "c", array.offset, array.shape)
-            yield part, np.asarray(array)
+        """Yield the bounds and the row bits of each part."""
+        for file, part in zip(self._files, self.parts, strict=False):
+            yield part, file.lent(self._array(file))
 
-    def _array(self, number: int) -> np.ndarray:
-        return open_array(self.folder / _file(number), ("<u2",), 2)
+    def _array(self, file: storage.MappedFile) -> np.ndarray:
+        return array_in(file, ("<u2",), 2)

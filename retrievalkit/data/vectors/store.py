@@ -7,8 +7,9 @@
     keys.npy           only if vectors have keys: the key of each row, int32
     lexical-00000.npz  only if there are weights over a vocabulary: scipy CSR, one row per text
 
-Row numbers and offsets refer to the whole folder. Files are memory-mapped block by block, so memory use does not grow
-with the folder. Folders are written shard by shard: a shard is complete or absent, so a killed encoding can be resumed.
+Row numbers and offsets refer to the whole folder. Files are mapped when the folder is opened, which they outlive, and
+their pages leave memory block by block, so memory use does not grow with the folder. Folders are written shard by
+shard: a shard is complete or absent, so a killed encoding can be resumed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from retrievalkit import storage
-from retrievalkit.data.vectors.arrays import REMEDY, check_starts, groups, open_array, reading
+from retrievalkit.data.vectors.arrays import REMEDY, array_in, check_starts, groups, open_array, reading
 from retrievalkit.data.vectors.csr import MappedCsr, joined, spread
 from retrievalkit.data.vectors.ids import Ids
 from retrievalkit.data.vectors.ranges import RangedRows, ranged_rows, read_ahead
@@ -104,21 +105,20 @@ class MappedRows:
 
     def __init__(self, path: Path) -> None:
         with reading(path):
-            array: Any = open_array(path, ("<f4", "<f2"), 2)
-        if not array.size:
+            self._file = storage.MappedFile.of(path)
+            self._array = array_in(self._file, ("<f4", "<f2"), 2)
+        if not self._array.size:
             msg = f"'{path}' contains no vectors. Encode again."
             raise ArtifactError(msg)
-        self.filename, self.shape, self.dtype, self._offset = path, array.shape, array.dtype, array.offset
+        self.filename, self.shape, self.dtype = path, self._array.shape, self._array.dtype
 
     def rows(self, start: int, end: int) -> np.ndarray:
         """(end - start, dim): the rows from `start` to `end`."""
-        offset = self._offset + start * self.shape[1] * self.dtype.itemsize
-        # Copy-on-write, because torch warns about read-only arrays.
-        return np.memmap(self.filename, self.dtype, "c", offset, (end - start, self.shape[1]))
+        return self._file.lent(self._array[start:end])
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """(rows, dim): any rows, in the order of `rows`."""
-        return np.asarray(self.rows(0, self.shape[0])).take(rows, axis=0)
+        return self._file.lent(self._array).take(rows, axis=0)
 
 
 class VectorStore:
@@ -230,8 +230,8 @@ class VectorStore:
     def blocks(self, rows: int) -> Iterator[VectorBlock]:
         """Yield all texts in order, in blocks of about `rows` vectors (or texts, if there are only weights).
 
-        A block's vectors are mapped when it is yielded and unmapped when it is dropped. Vectors in an object store are
-        read one block ahead.
+        The pages of a block's vectors leave memory when it is dropped. Vectors in an object store are read one block
+        ahead.
         """
         blocks = (self._between(start, end) for start, end in self._cuts(rows))
         yield from blocks if self._store is None else read_ahead(blocks)
@@ -276,7 +276,7 @@ class VectorStore:
 
     def take_keys(self, rows: np.ndarray) -> np.ndarray:
         """(rows,) int32: the keys of any vectors by row, in the order of `rows`, read into memory."""
-        keys: np.ndarray = np.asarray(self._keys)[rows]
+        keys: np.ndarray = self._keys[rows]
         return keys
 
     def take_weights(self, texts: np.ndarray) -> Any:

@@ -29,7 +29,7 @@ from retrievalkit.reporting.notices import Blanks
 
 _KNOWN = {
     *QUERY_IDS, *QUERY_TEXTS, *ANCHORS, "answer", "answers", "positives", "negatives", "positive_document_ids",
-    "negative_document_ids",
+    "negative_document_ids", "teacher", "pos_scores", "neg_scores", "scores", "labels",
 }  # fmt: skip
 
 

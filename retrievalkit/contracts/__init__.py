@@ -18,7 +18,7 @@ from retrievalkit.contracts.encoding import Compressor, Text
 from retrievalkit.contracts.indexers import Allowed, Indexer
 from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
 from retrievalkit.contracts.searching import Candidates, FusionMethod, Judged, Metric, Reranker
-from retrievalkit.contracts.workers import ClusterOptions, Staying, Tasks, Workers
+from retrievalkit.contracts.workers import ClusterOptions, Staying, Workers
 from retrievalkit.hookspecs import VERSION
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ __all__ = [
     "Allowed", "Batch", "Candidates", "ClusterOptions", "Compressor", "Encoder", "EncoderInfo", "ExtraTokens", "Fields",
     "Filter", "FilterInputs", "Found", "FusionMethod", "Indexer", "Judged", "LayerShape", "Loss", "LossValue", "Metric",
     "Needs", "PairScores", "Places", "Pooler", "Pretrainer", "Progress", "Question", "Representation", "Reranker",
-    "SIDES", "Side", "Staying", "Tasks", "Text", "TokenStates", "VERSION", "VocabularyHead", "Workers",
+    "SIDES", "Side", "Staying", "Text", "TokenStates", "VERSION", "VocabularyHead", "Workers",
     "absolute_layer", "absolute_layers", "masked_mean", "refuse_idle",
 ]  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -46,24 +45,6 @@ class Staying(Protocol):
             RetrievalkitError: No worker is left.
             Exception: Any exception of the function.
         """
-
-
-class Tasks(Protocol):
-    """Calls of a function, each in its own worker.
-
-    Attributes:
-        slots: Maximum number of calls at a time.
-        lost: The errors of calls that were lost with their machine, and may be repeated.
-    """
-
-    slots: int
-    lost: tuple[type[BaseException], ...]
-
-    def submit(self, item: Any) -> Future[Any]:
-        """Call the function with an item and its number of processors as soon as a worker is free."""
-
-    def stop(self, patience: float) -> None:
-        """Stop all calls, and wait at most `patience` seconds until they have stopped."""
 
 
 class Workers(ABC):
@@ -110,14 +91,6 @@ class Workers(ABC):
 
         Args:
             make: Returns the function that answers requests; called in each worker on its first request.
-
-        Raises:
-            InputError: The cluster does not exist, or has no room.
-        """
-
-    @abstractmethod
-    def tasks(self, function: Callable[[Any, int], Any]) -> Tasks:
-        """Prepare calls of a function, each in its own worker.
 
         Raises:
             InputError: The cluster does not exist, or has no room.

@@ -109,10 +109,6 @@ class Ranks(contracts.Workers):
         msg = "torchrun's processes share the items of a command, and keep no state. Use a Ray cluster: --ray."
         raise UnsupportedError(msg)
 
-    def tasks(self, function: Callable[[Any, int], Any]) -> NoReturn:
-        """Refuse single calls, as `stay` does."""
-        self.stay(lambda: lambda item: function(item, 1))
-
 
 class _Link:
     """A connection to another process, on which both report regularly that they are alive."""

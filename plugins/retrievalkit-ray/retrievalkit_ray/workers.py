@@ -1,4 +1,4 @@
-"""Applies functions to items on a Ray cluster, with Ray Data, actors and tasks."""
+"""Applies functions to items on a Ray cluster, with Ray Data and actors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrievalkit import contracts
@@ -63,48 +62,6 @@ class RayWorkers(contracts.Workers):
         from retrievalkit_ray.actors import Actors
 
         return Actors(make, self.options)
-
-    def tasks(self, function: Callable[[Any, int], Any]) -> RayTasks:
-        """Run single calls as Ray tasks."""
-        return RayTasks(function, self.options)
-
-
-class RayTasks:
-    """Calls of a function as Ray tasks: `contracts.Tasks`."""
-
-    def __init__(self, function: Callable[[Any, int], Any], options: ClusterOptions) -> None:
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(connected(options.ray))
-        import ray
-
-        try:
-            gpus, _ = room(options)
-        except BaseException:
-            self._open.close()
-            raise
-        self.slots = options.workers or _MOST_WORKERS
-        self.lost: tuple[type[BaseException], ...] = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-        self._cpus = options.worker_cpus
-        # The caller repeats lost work, and would not notice Ray's retries.
-        self._run = ray.remote(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)(function)
-        self._refs: list[Any] = []
-
-    def submit(self, item: Any) -> Future[Any]:
-        """Call the function when a machine has room."""
-        self._refs.append(self._run.remote(item, self._cpus))
-        future: Future[Any] = self._refs[-1].future()
-        return future
-
-    def stop(self, patience: float) -> None:
-        """Cancel all calls, and wait for their end."""
-        import ray
-
-        for ref in self._refs:
-            with contextlib.suppress(Exception):
-                ray.cancel(ref)
-        if self._refs:
-            ray.wait(self._refs, num_returns=len(self._refs), timeout=patience)
-        self._open.close()
 
 
 def _data(

@@ -53,22 +53,13 @@ class _Value(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-class _SingleOption(click.Option):
-    """An option with a single value: repeating it is an error, whereas click would ignore the first value."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        del ctx
-        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
-
-    def consume_value(self, ctx: click.Context, opts: Any) -> Any:
-        values = opts.get(self.name)
-        if isinstance(values, list):
-            if len(values) > 1:
-                listed = " and ".join(f"'{value}'" for value in values)
-                msg = f"{self.opts[0]} accepts one value, but {listed} were given. Give it once."
-                raise click.UsageError(msg, ctx)
-            opts = {**opts, self.name: values[0]}
-        return super().consume_value(ctx, opts)
+def _only(ctx: click.Context, param: click.Parameter, values: Sequence[Any]) -> Any:
+    """Return the value of an option with a single value: repeating it is an error; click would use the last value."""
+    if len(values) > 1:
+        listed = " and ".join(f"'{value}'" for value in values)
+        msg = f"{param.opts[0]} accepts one value, but {listed} were given. Give it once."
+        raise click.UsageError(msg, ctx)
+    return values[0] if values else None
 
 
 class DerivedCommand(click.Command):
@@ -184,6 +175,9 @@ def _parameter(option: Option) -> click.Parameter:
     shared: dict[str, Any] = {"help": option.description, "required": option.required or bool(flag and flag.required)}
     if not option.required:
         shared |= {"default": option.default, "show_default": bool(option.default)}
+    only = shared | {"multiple": True, "callback": _only}
+    if option.default is not None and not option.required:
+        only["default"] = [option.default]
     kinds = _kinds(option.annotation)
     if bool in kinds:
         if option.default is not False and "/" not in names[0]:
@@ -191,7 +185,7 @@ def _parameter(option: Option) -> click.Parameter:
         return click.Option([*names, option.name], is_flag=True, **shared)
     literals = [value for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
     if literals:
-        return _SingleOption([*names, option.name], type=click.Choice(literals), **shared)
+        return click.Option([*names, option.name], type=click.Choice(literals), **only)
     origins = [typing.get_origin(kind) for kind in kinds if float not in typing.get_args(kind)]  # 0.3,0.7 is one value
     several = any(isinstance(origin, type) and issubclass(origin, Sequence) for origin in origins)
     usual = next((text for kind, text in ((float, "NUMBER"), (int, "N")) if kind in kinds), "TEXT")
@@ -202,8 +196,8 @@ def _parameter(option: Option) -> click.Parameter:
         shared |= {"default": None, "show_default": str(option.default) if option.default else False}
     # A flag with several values is repeated, once per value.
     element = replace(option, annotation=(typing.get_args(kinds[0]) or kinds)[0]) if several else option
-    kind = click.Option if several else _SingleOption
-    return kind([*names, option.name], type=_Value(element), multiple=several, metavar=metavar, **shared)
+    values = shared | {"multiple": True} if several else only
+    return click.Option([*names, option.name], type=_Value(element), metavar=metavar, **values)
 
 
 def _kinds(annotation: Any) -> list[Any]:

@@ -148,7 +148,8 @@ def _words(step: Step, command: click.Command, options: Mapping[str, Any], outpu
             opposite = parameter.secondary_opts if word in parameter.opts else parameter.opts
             words += [word] if value else opposite[:1] if parameter.secondary_opts else []
         else:
-            several = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+            # An option with a callback accepts a single value, which may be a list.
+            several = parameter.nargs == -1 or (getattr(parameter, "multiple", False) and not parameter.callback)
             texts = [_typed(item) for item in (value if several and isinstance(value, list) else [value])]
             if word:
                 words += [part for text in texts for part in (word, text)]

@@ -29,7 +29,7 @@ from retrievalkit.models.graphs import (
     ExportError,
     Graph,
     balanced_tokens,
-    graph_folder,
+    model_identity,
     parallel_batches,
     resolve_backend,
 )
@@ -159,8 +159,7 @@ class CrossEncoder(nn.Module, Reranker):
             lambda: self.model,
             lambda inputs: [self.model(**inputs).logits],
             self._example,
-            folder=graph_folder(locate_model(self.source)),
-            name="logits",
+            identity=model_identity(locate_model(self.source), "logits"),
         )
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:

@@ -32,6 +32,7 @@ from retrievalkit.models.graphs import (
     model_identity,
     parallel_batches,
     resolve_backend,
+    runs_on_torch,
 )
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import (
@@ -217,7 +218,7 @@ class CrossEncoder(nn.Module, Reranker):
             try:
                 return graph(batch, precision, parallel=parallel)[0]
             except ExportError as error:
-                notices.note(f"'{self.source}' runs on torch: {error}.")
+                notices.note(runs_on_torch(self.source, error))
                 self._graph, self.backend = None, "torch"
         if precision == "int8":
             super().calibrate([])  # refuses

@@ -56,6 +56,14 @@ class ExportError(UnsupportedError):
     lasting = True
 
 
+def runs_on_torch(source: str, error: ExportError) -> str:
+    """Phrase the note that a model could not be exported, with its cost and remedy."""
+    return (
+        f"'{source}' runs on torch, which may take up to three times as long: {str(error).rstrip('.')}. "
+        f"With --backend torch nothing is exported."
+    )
+
+
 def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
     """Return the runtime that computes an encoder's layers: OpenVINO on a processor if installed, else torch.
 
@@ -199,7 +207,7 @@ class Graph:
         if entry is None:
             entry = self._export(name)
         elif entry.value:
-            msg = f"{entry.value} (as an earlier command noted in '{entry.folder}'; remove it to try again)"
+            msg = f"{entry.value} (tried by an earlier command; to try again, remove '{entry.folder}')"
             raise ExportError(msg)
         return entry.folder / name
 

@@ -75,8 +75,13 @@ def test_openvino_and_rkit_compute_equal_vectors(exported, precision, tmp_path):
     options = "--backend", "openvino", "--precision", precision, "--output", tmp_path / "vectors"
     printed = run("encode", folder, data.corpus, *options)
     assert ("of the ten nearest texts that fp32 finds" in printed) == (precision == "int8")
-    np.testing.assert_allclose(VectorStore(tmp_path / "vectors").block(0, 42).vectors, vectors, atol=1e-5)
+    encoded = VectorStore(tmp_path / "vectors").block(0, 42).vectors
     exact = open_retriever(checkpoint).encode([("", text) for text in texts], "document").vectors[:, 0].numpy()
+    if precision == "int8":
+        # In another batch, a value may be rounded to the next of 256 levels: far less than int8 loses.
+        assert np.linalg.norm(encoded - vectors) < 0.1 * np.linalg.norm(exact - vectors)
+    else:
+        np.testing.assert_allclose(encoded, vectors, atol=1e-5)
     cosines = (exact * vectors).sum(axis=1)
     assert cosines.min() > {"fp32": 0.99999, "int8": 0.98}[precision]
     assert (cosines.max() < 0.9999999) == (precision == "int8")

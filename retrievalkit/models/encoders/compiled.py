@@ -26,7 +26,7 @@ from retrievalkit.models.architectures import first_position
 from retrievalkit.models.compiled import SideSettings, read_cached, write_cached
 from retrievalkit.models.encoders import extra_tokens
 from retrievalkit.models.encoders.transformer import Transformer
-from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, model_identity
+from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, model_identity, runs_on_torch
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import check_finite, check_source
 from retrievalkit.reporting import notices
@@ -179,7 +179,7 @@ class CompiledTransformer(Transformer):
                 outputs = self._graph(tuple(inputs), layers)(inputs, precision, parallel=parallel)
                 return {layer: states[:, :tokens] for layer, states in zip(layers, outputs, strict=True)}
             except ExportError as error:
-                notices.note(f"'{self.source}' runs on torch: {error}.")
+                notices.note(runs_on_torch(self.source, error))
                 self.backend = "torch"
         return super()._states(inputs, layers)
 

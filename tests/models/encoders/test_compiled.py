@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -362,11 +361,12 @@ def test_searches_with_a_damaged_cache_have_equal_hits(encoded, tmp_path, monkey
     expected, entries = rkit(*words), tmp_path / "retrievalkit" / "graphs"
     files = sorted(entries.glob("*/*"))
     assert {file.name for file in files} >= {"entry.json", "graph.xml", "graph.bin", "tokenizer.json"}
+    contents = [file.read_bytes() for file in files]
     for number, file in enumerate(files):
         if number % 3 == 0:
             os.truncate(file, file.stat().st_size // 2)
         elif number % 3 == 1:
-            shutil.copyfile(files[number - 2], file)
+            file.write_bytes(contents[number - 2])
         else:
             file.unlink()
     (entries / "dangling").symlink_to("/nonexistent")

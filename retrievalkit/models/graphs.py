@@ -207,7 +207,7 @@ class Graph:
         if entry is None:
             entry = self._export(name)
         elif entry.value:
-            msg = f"{entry.value} (tried by an earlier command; to try again, remove '{entry.folder}')"
+            msg = f"{entry.value} (tried by an earlier command; to try again, empty '{entry.folder.parent}')"
             raise ExportError(msg)
         return entry.folder / name
 

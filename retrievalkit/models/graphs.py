@@ -7,12 +7,15 @@ A module is exported as a graph on first use. The graph is compared with the mod
 from __future__ import annotations
 
 import contextvars
+import errno
 import io
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -139,7 +142,7 @@ class Graph:
     ) -> None:
         self.runtime, self.network, self.function, self.examples = runtime, network, function, examples
         self.identity = None if identity is None else ["graph", runtime, identity]
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Path | None = None
         self._programs: dict[tuple[Precision, bool], Callable[[Mapping[str, Tensor]], list[Tensor]]] = {}
         self._quantised: Any = quantised
         self._lock = threading.Lock()
@@ -202,7 +205,7 @@ class Graph:
         """
         name = "graph.onnx" if self.runtime == "onnx" else GRAPH
         if self._scratch is not None:
-            return Path(self._scratch.name, name)
+            return self._scratch / name
         entry = None if self.identity is None else read_cached(self.identity, str)
         if entry is None:
             entry = self._export(name)
@@ -239,9 +242,10 @@ class Graph:
             if self.identity is not None:
                 entry = write_cached(self.identity, "", write)
             if entry is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="rkit-")
-                write(Path(self._scratch.name))
-                entry = Entry("", Path(self._scratch.name))
+                scratch = Path(tempfile.mkdtemp(prefix="rkit-"))
+                weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+                write(scratch)
+                entry, self._scratch = Entry("", scratch), scratch
         except ExportError as error:
             if self.identity is not None and error.lasting:
                 write_cached(self.identity, str(error))
@@ -258,15 +262,20 @@ class Graph:
             module = _Module(network, self.function, list(example))
             try:
                 with storage.full_disk_named(file.parent):
-                    onnx = self.runtime == "onnx"
-                    (_export_onnx if onnx else _export_openvino)(module, example, file)
-                    program = _OnnxProgram(file) if onnx else _OpenVinoProgram(file)
+                    if self.runtime == "onnx":
+                        _export_onnx(module, example, file)
+                        program: Any = _OnnxProgram(file)
+                    else:
+                        model = _convert(module, example)
+                        program = _OpenVinoProgram(model)
                     pairs = zip(program(other), module(*other.values()), strict=True)
                     _check_same(pairs, other.get("attention_mask"))
             except OSError:
                 raise
             except Exception as error:
                 raise self._failure(error) from error
+            if self.runtime != "onnx":
+                _save(model, file)
 
     def _failure(self, error: Exception) -> ExportError:
         failure = ExportError(f"the model cannot be exported to {self.runtime}: {' '.join(str(error).split())[:200]}")
@@ -321,13 +330,23 @@ class _OnnxProgram:
         return [torch.from_numpy(result) for result in results]
 
 
-def _export_openvino(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
-    openvino = import_openvino()
+def _convert(module: nn.Module, example: Mapping[str, Tensor]) -> Any:
+    """Convert a module to OpenVINO's model."""
     traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
-    model = openvino.convert_model(traced, example_input=tuple(example.values()))
+    model = import_openvino().convert_model(traced, example_input=tuple(example.values()))
     for port, name in zip(model.inputs, example, strict=True):
         port.get_tensor().set_names({name})
-    openvino.save_model(model, file, compress_to_fp16=False)
+    return model
+
+
+def _save(model: Any, file: Path) -> None:
+    """Save OpenVINO's model; its error for a full disk names neither."""
+    openvino = import_openvino()
+    try:
+        openvino.save_model(model, file, compress_to_fp16=False)
+        openvino.Core().read_model(file)
+    except RuntimeError as error:
+        raise OSError(errno.EIO, f"OpenVINO cannot write a graph ({error})", str(file)) from error
 
 
 def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:

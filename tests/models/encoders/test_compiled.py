@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -194,6 +195,21 @@ def global_setting(read, write, value):
         yield
     finally:
         write(before)
+
+
+def test_a_graph_that_does_not_fit_on_the_disk_is_exported_later():
+    resource = pytest.importorskip("resource")
+    network, limits = nn.Linear(3, 30_000), resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(ExportError):
+            compute(one_graph(lambda: network, lambda inputs: [network(inputs["numbers"])], "large"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    outputs = compute(one_graph(lambda: network, lambda inputs: [network(inputs["numbers"])], "large"))
+    torch.testing.assert_close(outputs, network(torch.ones(2, 1, 3)).detach())
 
 
 CALLERS = {

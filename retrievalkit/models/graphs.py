@@ -62,7 +62,7 @@ class ExportError(UnsupportedError):
 def runs_on_torch(source: str, error: ExportError) -> str:
     """Phrase the note that a model could not be exported, with its cost and remedy."""
     return (
-        f"'{source}' runs on torch, which may take up to three times as long: {str(error).rstrip('.')}. "
+        f"'{source}' runs on torch, which takes several times as long on some processors: {str(error).rstrip('.')}. "
         f"With --backend torch nothing is exported."
     )
 

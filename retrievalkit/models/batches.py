@@ -7,9 +7,12 @@ memory, and is halved whenever that runs out.
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -23,6 +26,7 @@ _VALUE_BYTES = 4 * (8 + 3 * 4)
 # Larger batches keep no GPU busier.
 _MOST_TOKENS = 1 << 18
 MOST_TEXTS = 4096
+_STUCK = 600  # seconds
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -109,7 +113,11 @@ class TokenLimit:
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Yield the results of a function for each item, in order, computed a few items ahead by several threads."""
+    """Yield the results of a function for each item, in order, computed a few items ahead by several threads.
+
+    If a result takes ten minutes, the place where each thread waits is printed: by faulthandler, because a deadlock in
+    a library may keep Python from running.
+    """
     if threads <= 1:
         yield from map(function, items)
         return
@@ -119,9 +127,18 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item], thread
             for item in items:
                 pending.append(pool.submit(copy_context().run, function, item))
                 if len(pending) > 2 * threads:
-                    yield pending.popleft().result()
+                    yield _awaited(pending.popleft())
             while pending:
-                yield pending.popleft().result()
+                yield _awaited(pending.popleft())
         finally:
             for future in pending:
                 future.cancel()
+
+
+def _awaited(future: Future[Result]) -> Result:
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # no standard error
+        faulthandler.dump_traceback_later(_STUCK, file=sys.__stderr__ or sys.stderr)
+    try:
+        return future.result()
+    finally:
+        faulthandler.cancel_dump_traceback_later()

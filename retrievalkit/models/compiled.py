@@ -1,24 +1,21 @@
 """Models computed by OpenVINO without torch, whose import takes longer than a search.
 
-Torch exports graphs on first use, of an encoder's layers or of a pooler. They are cached:
-
-    ~/.cache/retrievalkit/graphs/MODEL/       encoder.json; NAME.xml and NAME.bin, or NAME.onnx: layers
-    ~/.cache/retrievalkit/graphs/RETRIEVER/   retriever.json; query.xml, document.xml or both.xml: the pooler
+Torch exports graphs on first use, of an encoder's layers or of a pooler. They are entries of the cache "graphs" (see
+`storage.cache`), as is what else a retriever needs: its tokenizer, prefixes and lengths.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -26,33 +23,52 @@ from tokenizers import Tokenizer
 from retrievalkit import storage
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.registry.modules import module_spec
+from retrievalkit.storage import Entry
 
 if TYPE_CHECKING:
     from retrievalkit.contracts import Side, Text
     from retrievalkit.models.retriever import Retriever
 
 _VERSIONED = ("retrievalkit", "torch", "transformers", "tokenizers", "openvino", "onnxruntime")
-_KEPT_FOLDERS = 20
+GRAPH = "graph.xml"
+"""OpenVINO's file in a graph's entry of the cache."""
+
+_CACHE, _MOST_ENTRIES = "graphs", 80  # four entries of a retriever that searches without torch
 _BATCH = 32  # texts
+_FIRST_USE = threading.Lock()
+
+Form = TypeVar("Form")
 
 
-def cached_folder(identity: object) -> Path | None:
-    """Return the cache folder of graphs for an identity and the versions of packages; None if it is not writable.
+@dataclass(frozen=True)
+class SideSettings:
+    """Settings of a retriever for queries or documents; its graphs by their identities in the cache."""
 
-    The least recently used of more than twenty is deleted.
-    """
+    encoder: list[Any]
+    pooler: list[Any]
+    tokenizer: str  # the name of its file
+    truncation_side: Literal["left", "right"]
+    prefix: str
+    title: str
+    length: int
+    end: list[int]
+    padding: int
+
+
+def read_cached(identity: object, form: type[Form]) -> Entry[Form] | None:
+    """Return an entry of the cache for an identity and the versions of packages; see `storage.read_entry`."""
+    return storage.read_entry(_CACHE, [identity, _versions()], form)
+
+
+def write_cached(identity: object, value: object, write: Callable[[Path], None] | None = None) -> Entry[Any] | None:
+    """Write an entry of the cache for an identity and the versions of packages; see `storage.write_entry`."""
+    return storage.write_entry(_CACHE, [identity, _versions()], value, write, most=_MOST_ENTRIES)
+
+
+@cache
+def _versions() -> tuple[str | None, ...]:
     discover = importlib.metadata.Distribution.discover
-    versions = [next((package.version for package in discover(name=name)), None) for name in _VERSIONED]
-    home = storage.cache_folder("graphs")
-    folder = home / storage.fingerprint_value([identity, versions])
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
-    except OSError:
-        return None
-    for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_FOLDERS]:
-        shutil.rmtree(old, ignore_errors=True)
-    return folder
+    return tuple(next((package.version for package in discover(name=name)), None) for name in _VERSIONED)
 
 
 class OpenVinoProgram:
@@ -64,9 +80,11 @@ class OpenVinoProgram:
         threads = torch.get_num_threads() if torch else int(limit) if limit.isdecimal() else 0  # 0: OpenVINO chooses
         options = {
             "PERFORMANCE_HINT": "THROUGHPUT" if parallel else "LATENCY",
-            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
             "INFERENCE_NUM_THREADS": threads,
         }
+        # In int8, the rest of the graph is computed as OpenVINO chooses, so that an exported graph has equal outputs.
+        if precision != "int8":
+            options["INFERENCE_PRECISION_HINT"] = "bf16" if precision == "bf16" else "f32"
         self._compiled = import_openvino().Core().compile_model(model, "CPU", options)
         self._requests = threading.local()
 
@@ -80,9 +98,13 @@ class OpenVinoProgram:
 
 def import_openvino() -> Any:
     """Import openvino with its telemetry disabled; otherwise each import sends a report."""
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    import openvino
+    # Its first conversion of an array fills C++ statics, and may let another thread run meanwhile. If that converts an
+    # array too, it waits for the statics with Python's lock, which the first thread needs: a deadlock.
+    with _FIRST_USE:
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+        import openvino
 
+        _ = openvino.Tensor(np.zeros(1, dtype=np.int64)).data
     return openvino
 
 
@@ -98,35 +120,39 @@ class CompiledRetriever:
     """A dual encoder with one vector per text, for a few texts at a time.
 
     Args:
-        sides: Settings of the tokenizer by side, with the files of the encoder's and the pooler's graphs.
+        sides: Its settings by side; none if vectors need more than these.
+        folder: The folder of the tokenizers.
+        graphs: The files of an encoder's and a pooler's graph by side.
     """
 
-    def __init__(self, sides: Mapping[str, Any]) -> None:
-        self._sides, self._program, self._tokenizer = sides, cache(_program), cache(Tokenizer.from_str)
+    def __init__(
+        self, sides: Mapping[Side, SideSettings], folder: Path, graphs: Mapping[Side, tuple[Path, Path]]
+    ) -> None:
+        self.sides, self._folder, self._graphs = sides, folder, graphs
+        self._program, self._tokenizer = cache(_program), cache(Tokenizer.from_file)
         self._tokenizing = threading.Lock()
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """Tokenise texts with prefix and special tokens, as the encoder `transformer` does."""
-        settings = self._sides[side]
-        length, end = settings["length"], settings["end"]
-        rows: Any = [model_input(text, settings["prefix"], settings["title"]) for text in texts]
+        settings = self.sides[side]
+        rows: Any = [model_input(text, settings.prefix, settings.title) for text in texts]
         with self._tokenizing:
-            tokenizer = self._tokenizer(settings["tokenizer"])
+            tokenizer = self._tokenizer(str(self._folder / settings.tokenizer))
             tokenizer.no_padding()
-            tokenizer.enable_truncation(length - len(end), direction=settings["truncation_side"])
+            tokenizer.enable_truncation(settings.length - len(settings.end), direction=settings.truncation_side)
             encodings = tokenizer.encode_batch(rows)
         if side == "query":
-            count_cut(None, SimpleNamespace(encodings=encodings), rows, kind="query texts", limit=length)
-        return [encoding.ids + end for encoding in encodings]
+            count_cut(None, SimpleNamespace(encodings=encodings), rows, kind="query texts", limit=settings.length)
+        return [encoding.ids + settings.end for encoding in encodings]
 
     def encode(self, texts: Sequence[Text], side: Side) -> np.ndarray:
         """Return the vectors (texts, dim) of texts, in float32."""
-        settings, token_ids = self._sides[side], self.tokenize(texts, side)
-        program = self._program(settings["encoder"], settings["pooler"])
+        settings, token_ids = self.sides[side], self.tokenize(texts, side)
+        program = self._program(*self._graphs[side])
         order, parts = sorted(range(len(texts)), key=lambda row: len(token_ids[row])), list[np.ndarray]()
         for start in range(0, len(order), _BATCH):
             rows = [token_ids[row] for row in order[start : start + _BATCH]]
-            ids = np.full((len(rows), max(1, len(rows[-1]))), settings["padding"], dtype=np.int64)
+            ids = np.full((len(rows), max(1, len(rows[-1]))), settings.padding, dtype=np.int64)
             mask = np.zeros_like(ids)
             for row, tokens in enumerate(rows):
                 ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
@@ -135,7 +161,7 @@ class CompiledRetriever:
         return vectors
 
 
-def _program(encoder: str, pooler: str) -> OpenVinoProgram:
+def _program(encoder: Path, pooler: Path) -> OpenVinoProgram:
     """Compile the graphs of an encoder and a pooler as a single graph, from token ids to vectors."""
     openvino = import_openvino()
     layers, pooling = (openvino.Core().read_model(file) for file in (encoder, pooler))
@@ -157,29 +183,52 @@ def open_compiled(
     backend = os.environ.get("RKIT_BACKEND", "auto") if backend == "auto" else backend
     selected = backend in ("auto", "openvino") and module_spec("openvino") is not None
     # The fingerprint of a model on a hub does not cover its weights.
-    folder = cached_folder(identity) if selected and os.path.isdir(model) else None
-    if folder is None:
+    if not selected or not os.path.isdir(model) or storage.private_folder(_CACHE) is None:
         return None
-    file = folder / "retriever.json"
-    sides: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-    if sides is None or not all(os.path.exists(settings["encoder"]) for settings in sides.values()):
+    opened = _opened(identity := ["retriever", identity])
+    if opened is None:
         retriever = load()
         if retriever.backend != "openvino":  # on a GPU
             return None
-        sides = _exported(retriever, folder)
-        storage.write_json(file, sides)
-    return CompiledRetriever(sides) if sides else None
+        _export(retriever, identity)
+        opened = _opened(identity)
+    return opened if opened is not None and opened.sides else None
 
 
-def _exported(retriever: Retriever, folder: Path) -> dict[str, Any]:
-    """Export the settings and graphs of a `CompiledRetriever`; {} if vectors need more than these."""
+def _opened(identity: object) -> CompiledRetriever | None:
+    """Open a retriever's entry of the cache; None if it or a graph is missing."""
+    form: Any = dict[Literal["query", "document"], SideSettings]
+    if (entry := read_cached(identity, form)) is None:
+        return None
+    graphs: Any = {}
+    for side, settings in entry.value.items():
+        encoder, pooler = (read_cached(graph, str) for graph in (settings.encoder, settings.pooler))
+        if encoder is None or pooler is None or encoder.value or pooler.value:
+            return None
+        graphs[side] = encoder.folder / GRAPH, pooler.folder / GRAPH
+    return CompiledRetriever(entry.value, entry.folder, graphs)
+
+
+def _export(retriever: Retriever, identity: object) -> None:
+    """Write a retriever's entry of the cache: {} if vectors need more than its settings and graphs."""
     from retrievalkit.contracts import SIDES
     from retrievalkit.models.graphs import ExportError
 
     towers: Any = {side: retriever.tower(side) for side in SIDES}
-    if not all(hasattr(tower, "export") for tower in towers.values()):
-        return {}
+    sides, tokenizers = dict[str, dict[str, Any]](), dict[str, str]()
     try:
-        return {side: tower.export(retriever.pooler, side, folder) for side, tower in towers.items()}
-    except ExportError:
-        return {}
+        if all(hasattr(tower, "export") for tower in towers.values()):
+            sides = {side: asdict(tower.export(retriever.pooler, side, identity)) for side, tower in towers.items()}
+    except ExportError as error:
+        if not error.lasting:
+            return
+    for settings in sides.values():
+        tokenizer = settings["tokenizer"]
+        settings["tokenizer"] = f"{storage.fingerprint_value(tokenizer)}.json"
+        tokenizers[settings["tokenizer"]] = tokenizer
+
+    def write(folder: Path) -> None:
+        for name, tokenizer in tokenizers.items():
+            (folder / name).write_text(tokenizer, encoding="utf-8")
+
+    write_cached(identity, sides, write)

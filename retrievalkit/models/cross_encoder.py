@@ -29,9 +29,10 @@ from retrievalkit.models.graphs import (
     ExportError,
     Graph,
     balanced_tokens,
-    graph_folder,
+    model_identity,
     parallel_batches,
     resolve_backend,
+    runs_on_torch,
 )
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import (
@@ -159,8 +160,7 @@ class CrossEncoder(nn.Module, Reranker):
             lambda: self.model,
             lambda inputs: [self.model(**inputs).logits],
             self._example,
-            folder=graph_folder(locate_model(self.source)),
-            name="logits",
+            identity=model_identity(locate_model(self.source), "logits"),
         )
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:
@@ -218,7 +218,7 @@ class CrossEncoder(nn.Module, Reranker):
             try:
                 return graph(batch, precision, parallel=parallel)[0]
             except ExportError as error:
-                notices.note(f"'{self.source}' runs on torch: {error}.")
+                notices.note(runs_on_torch(self.source, error))
                 self._graph, self.backend = None, "torch"
         if precision == "int8":
             super().calibrate([])  # refuses

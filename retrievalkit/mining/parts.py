@@ -16,6 +16,7 @@ from retrievalkit import storage
 from retrievalkit.contracts import Found, PairScores, Question
 from retrievalkit.data.answers import answer_hits
 from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import InputError
 from retrievalkit.mining.audit import Audit
 from retrievalkit.mining.filters import Filtered, make_filters, mine_part
@@ -123,11 +124,12 @@ class MinedParts:
         self.folder = folder
         self.size = size
         self.audit = audit
-        self._places = {question.query.text: place for place, question in enumerate(questions)}
+        self._places = {normal_form(question.query.text): place for place, question in enumerate(questions)}
         self._part = lru_cache(_CACHED_PARTS)(self._read)
 
-    def __getitem__(self, text: str) -> Mined:
-        number, place = divmod(self._places[text], self.size)
+    def __getitem__(self, question: str) -> Mined:
+        """Return the result of a question by its normal form."""
+        number, place = divmod(self._places[question], self.size)
         return self._part(number).mined[place]
 
     def complete(self) -> int:

@@ -273,11 +273,12 @@ class _Job:
 
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
         rows, done = self.texts.rows, len(skip) * self.shard_texts
+        plural = {"query": "queries", "document": "documents"}[self.side]
         total = rows.expected_size() if isinstance(rows, Corpus) else len(rows)
         if skip:
             of_all = "" if total is None else f" of {total:,}"
             say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
-        return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
+        return ProgressBar(f"encode {plural}", total, unit="texts", done=done)
 
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
         token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)

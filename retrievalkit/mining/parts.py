@@ -23,6 +23,7 @@ from retrievalkit.mining.filters import Filtered, make_filters, mine_part
 from retrievalkit.mining.options import Mined, MiningOptions
 from retrievalkit.mining.sources import Hits, Search
 from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
 
 PART = 512
@@ -86,7 +87,7 @@ class Mining:
         hits = search(self.questions[first:], self.options.depth, at_once)
         for start in range(first, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
-            bar.update(label=f"search for {len(batch):,} questions")
+            bar.update(label=f"search for {counted(len(batch), 'questions')}")
             part_hits = self._with_answers(list(itertools.islice(hits, len(batch))), batch)
             bar.update(label="mine")
             for offset in range(0, len(batch), size):

@@ -12,9 +12,13 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 NAMED_WITH_OPTIONS = ("compressor", "filter", "fusion", "metric")
 _LONGEST_CALL = 500
@@ -40,6 +44,10 @@ class Option:
         """The type in Python notation."""
         return _type_name(self.annotation)
 
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return _adapter(self.annotation)
+
 
 def _type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Annotated:
@@ -55,6 +63,11 @@ def _type_name(annotation: Any) -> str:
 
 def options(component_class: type) -> dict[str, Option]:
     """Return a component's options: keyword-only arguments of its constructor, or all fields of a dataclass."""
+    return dict(_options(component_class))
+
+
+@lru_cache(1024)  # reading annotations and docstrings takes longer than encoding a query
+def _options(component_class: type) -> dict[str, Option]:
     declared = is_dataclass(component_class)
     constructor = component_class.__init__  # type: ignore[misc]
     try:
@@ -97,7 +110,8 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
         msg = f"{owner} needs the option '{missing[0]}'.{way}"
         raise OptionError(msg)
     return {
-        name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()
+        name: _convert(f"option '{name}' of {owner}", known[name].annotation, value, known[name]._adapter)
+        for name, value in values.items()
     }
 
 
@@ -109,9 +123,18 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
     Raises:
         OptionError: The value does not fit the type.
     """
+    return _convert(owner, annotation, value, _adapter(annotation))
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
     import pydantic
 
-    adapter = pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
+    return pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
+
+
+def _convert(owner: str, annotation: Any, value: Any, adapter: TypeAdapter[Any]) -> Any:
+    import pydantic
+
     problem = ""
     for candidate in _readings(annotation, value):
         try:

@@ -336,8 +336,8 @@ def _examples(reader: _Reader, path: Path, *, passages_path: Path | None = None)
         notices.check(f"{counted(examples.dropped, 'examples')} of '{examples.source}' without a positive.")
     if examples.passages and passages_path is None and reader.corpus is None:
         msg = (
-            f"'{reader.source}' contains the texts of {counted(len(examples.passages), 'passages')}, but '{path}' would "
-            f"only hold their ids. Write to a folder: the texts are written next to the examples."
+            f"'{reader.source}' contains the texts of {counted(len(examples.passages), 'passages')}, but '{path}' "
+            f"would only hold their ids. Write to a folder: the texts are written next to the examples."
         )
         raise InputError(msg)
     counts = {"examples": write_examples(path, examples)}

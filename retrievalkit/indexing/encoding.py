@@ -281,7 +281,7 @@ class _Job:
         return ProgressBar(f"encode {plural}", total, unit="texts", done=done)
 
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
-        token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)
+        token_ids = self.retriever.tokenize([text for _, text in rows], self.side)
         # Lists of Python integers would take many times the memory.
         return number, [name for name, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 

@@ -74,20 +74,33 @@ def _options(component_class: type) -> dict[str, Option]:
         # Annotations of a dataclass's bases are resolved in the modules of the bases.
         annotated = component_class if declared else constructor
         hints = typing.get_type_hints(annotated, include_extras=True)
-    except NameError as error:
-        msg = (
-            f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "
-            f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
-        )
+    except Exception as error:
+        do = "Correct the annotations of its constructor."
+        if isinstance(error, NameError):
+            do = "Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
+        msg = f"the options of {_named(component_class)} cannot be read: {error}. {do}"
         raise PluginError(msg) from error
     # Base classes first, so that a class can redefine the description of an inherited option.
     documented = (*(base.__doc__ or "" for base in reversed(component_class.__mro__)), constructor.__doc__ or "")
     described = {name: text for doc in documented for name, text in _descriptions(inspect.cleandoc(doc)).items()}
-    return {
-        name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
+    parameters = {
+        name: parameter
         for name, parameter in inspect.signature(constructor).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY or (declared and name != "self")
     }
+    if untyped := parameters.keys() - hints.keys():
+        name = min(untyped)
+        problem = f"the option '{name}' of {_named(component_class)} has no type, so its values cannot be checked"
+        msg = f"{problem}. Annotate it in the constructor, such as {name}: int; Any allows all values."
+        raise PluginError(msg)
+    return {
+        name: Option(name, hints[name], parameter.default, described.get(name, ""))
+        for name, parameter in parameters.items()
+    }
+
+
+def _named(component_class: type) -> str:
+    return f"'{component_class.__module__}:{component_class.__qualname__}'"
 
 
 def check_options(owner: str, component_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +142,10 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
 def _adapter(annotation: Any) -> TypeAdapter[Any]:
     import pydantic
 
-    return pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
+    try:
+        return pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
+    except pydantic.PydanticUserError:  # models and dataclasses have a configuration of their own
+        return pydantic.TypeAdapter(annotation)
 
 
 def _convert(owner: str, annotation: Any, value: Any, adapter: TypeAdapter[Any]) -> Any:

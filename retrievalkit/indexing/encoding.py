@@ -31,7 +31,7 @@ from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.models.opening import describe_retriever, open_retriever
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
-from retrievalkit.models.retriever import Retriever
+from retrievalkit.models.retriever import Retriever, blamed
 from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -292,18 +292,20 @@ class _Job:
         batches = self.retriever.encode_tokens(
             token_ids, self.side, batch_tokens=self.batch_tokens, precision=self.precision
         )
-        for rows, part in batches:
-            advance(len(rows))
-            positions.append(rows)
-            if self.compression is not None:
-                part = self.compression(part)
-            if part.weights is not None:
-                from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
+        parts = {"encoder": self.retriever.tower(self.side), "pooler": self.retriever.pooler}
+        with blamed(self.retriever.description, parts, when="on these texts", certain=True):
+            for rows, part in batches:
+                advance(len(rows))
+                positions.append(rows)
+                if self.compression is not None:
+                    part = self.compression(part)
+                if part.weights is not None:
+                    from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
 
-                weights.append(csr_matrix(part.weights.numpy()))
-            if part.vectors is not None:
-                # The dense weights are dropped: they would take gigabytes per shard.
-                vectors.append(Representation(part.vectors, part.vector_mask, keys=part.keys))
+                    weights.append(csr_matrix(part.weights.numpy()))
+                if part.vectors is not None:
+                    # The dense weights are dropped: they would take gigabytes per shard.
+                    vectors.append(Representation(part.vectors, part.vector_mask, keys=part.keys))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = None
         if weights:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -272,8 +272,7 @@ class Retriever(nn.Module):
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
         """Return each text's token ids; refuse an encoder that returns another number of texts."""
         encoder = self.tower(side)
-        with self._blamed(encoder=encoder):
-            token_ids = encoder.tokenize(texts, side)
+        token_ids = encoder.tokenize(texts, side)
         if not isinstance(token_ids, Sequence) or len(token_ids) != len(texts):
             size = len(token_ids) if isinstance(token_ids, Sequence) else type(token_ids).__name__
             problem = f"tokenize() of {counted(len(texts), 'texts')} returns {size}, and should return a list for each"
@@ -288,8 +287,7 @@ class Retriever(nn.Module):
         """Compute the token states that the pooler needs; refuse an encoder that returns others."""
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
-        with self._blamed(encoder=encoder):
-            states: TokenStates = encoder(batch, layers)
+        states: TokenStates = encoder(batch, layers)
         if problem := _wrong_states(states, len(batch), layers, encoder.info.width):
             raise registry.wrong_result("encoder", encoder, problem)
         return states
@@ -297,8 +295,7 @@ class Retriever(nn.Module):
     def pool(self, states: TokenStates, side: Side) -> Representation:
         """Pool token states; refuse a pooler that does not return a Representation of their texts."""
         try:
-            with self._blamed(pooler=self.pooler):
-                pooled: Representation = self.pooler(states, side)
+            pooled: Representation = self.pooler(states, side)
             problem = wrong_representation(pooled, len(states.input_ids))
         except MisshapenError as error:
             problem = str(error)
@@ -312,11 +309,6 @@ class Retriever(nn.Module):
         if problem:
             raise registry.wrong_result("pooler", self.pooler, problem)
         return pooled
-
-    def _blamed(self, **part: nn.Module) -> AbstractContextManager[None]:
-        """Turn an error in a plugin's component into a message; a bug of our own keeps its traceback."""
-        own = all(type(module).__module__.startswith("retrievalkit.") for module in part.values())
-        return nullcontext() if own else blamed(self.description, when="on these texts", **part)
 
     def encode(
         self,
@@ -447,7 +439,8 @@ def wrong_representation(pooled: object, texts: int) -> str:
     vectors, weights = pooled.vectors, pooled.weights
     for name, tensor in (("vectors", vectors), ("weights", weights), *pooled.extras.items()):
         if tensor is not None and len(tensor) != texts:
-            return f"its {name} are {tuple(tensor.shape)}, and should have a row for each of {counted(texts, 'texts')}"
+            wanted = f"must return a Representation of {texts} texts"
+            return f"it returned a Representation of {len(tensor)}, and {wanted}; its {name} are {tuple(tensor.shape)}"
     for name, tensor in (("vectors", vectors), ("weights", weights)):
         if tensor is not None and (not tensor.is_floating_point() or 0 in tensor.shape):
             form = f"{tuple(tensor.shape)} of {tensor.dtype}"
@@ -463,20 +456,31 @@ def wrong_representation(pooled: object, texts: int) -> str:
 
 
 @contextmanager
-def blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
-    """Turn an error into a message that names the component in whose file it was raised, else the last component."""
+def blamed(
+    described: Mapping[str, Any],
+    parts: Mapping[str, nn.Module],
+    *,
+    when: str = "on the first examples",
+    certain: bool = False,
+) -> Iterator[None]:
+    """Turn an error into a message that names the component in whose file it was raised, else the last component.
+
+    With `certain`, an error that was raised elsewhere, or in a component of our own, keeps its traceback.
+    """
     try:
         yield
-    except (RetrievalkitError, MisshapenError, OSError, torch.OutOfMemoryError):
+    except (RetrievalkitError, OSError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         files = {
             getattr(sys.modules.get(type(part).__module__), "__file__", ""): kind
-            for kind, part in reversed(parts.items())
+            for kind, part in reversed([*parts.items()])
         }
         frames = reversed(traceback.extract_tb(error.__traceback__))
         raised = next((frame for frame in frames if frame.filename in files), None)
         kind = list(parts)[-1] if raised is None else files[raised.filename]
+        if certain and (raised is None or type(parts[kind]).__module__.startswith("retrievalkit.")):
+            raise
         place = "" if raised is None else f" ({Path(raised.filename).name}:{raised.lineno})"
         names = ", ".join(f"{part} '{described[part]['name']}'" for part in _PARTS if part in described)
         reason = f"{type(error).__name__}{place}: {' '.join(str(error).split()) or 'no message'}"

@@ -44,10 +44,10 @@ def dry_run(
     def represent(texts: Sequence[Text], side: Side) -> Representation:
         encoder = retriever.tower(side)
         with autocast(precision, device):
-            with blamed(described, encoder=encoder):
+            with blamed(described, {"encoder": encoder}):
                 batch = encoder.collate(retriever.tokenize(texts, side), side).to(device)
                 states = retriever.states(batch, side)
-            with blamed(described, pooler=pooler):
+            with blamed(described, {"pooler": pooler}):
                 return retriever.pool(states, side)
 
     with unchanged(objective), torch.no_grad():
@@ -56,7 +56,7 @@ def dry_run(
         positives, ignore, teacher = (
             None if target is None else to_device(target, device) for target in step.tensors()
         )
-        with blamed(described, loss=loss):
+        with blamed(described, {"loss": loss}):
             losses: Sequence[nn.Module] = [*loss.losses] if isinstance(loss, LossSum) else [loss]
             for part in losses:
                 value = part(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
@@ -68,7 +68,7 @@ def dry_run(
         if dev is not None:
             few = replace(dev, examples=dev.examples[:_EXAMPLES], pool_size=0, corpus=None)
             parts = {"encoder": retriever.tower("query"), "pooler": pooler, "loss": loss}
-            with blamed(described, when="when dev questions are evaluated", **parts):
+            with blamed(described, parts, when="when dev questions are evaluated"):
                 few.measure(retriever, loss, 0, precision)
 
 
@@ -78,8 +78,8 @@ def _wrong_value(value: object) -> str:
         return f"it returned a {type(value).__name__}, and must return a LossValue"
     for name, number in (("total", value.total), *value.terms.items()):
         if not isinstance(number, Tensor) or number.dim():
-            form = f"a tensor of shape {tuple(number.shape)}" if isinstance(number, Tensor) else f"{number!r}"
-            return f"it returned a LossValue whose {name} is {form}, and must be a scalar tensor"
+            form = f"of shape {tuple(number.shape)}" if isinstance(number, Tensor) else f"{number!r}"
+            return f"it returned a LossValue with a {name} {form}, and must return a LossValue with scalar tensors"
     return "" if value.total.isfinite() else f"its total on the first examples is {value.total.item()}"
 
 

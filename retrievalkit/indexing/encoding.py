@@ -31,7 +31,7 @@ from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.models.opening import describe_retriever, open_retriever
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
-from retrievalkit.models.retriever import Retriever, blamed
+from retrievalkit.models.retriever import Retriever, blamed, tokenize
 from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -281,7 +281,7 @@ class _Job:
         return ProgressBar(f"encode {plural}", total, unit="texts", done=done)
 
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
-        token_ids = self.retriever.tokenize([text for _, text in rows], self.side)
+        token_ids = tokenize(self.retriever, [text for _, text in rows], self.side)
         # Lists of Python integers would take many times the memory.
         return number, [name for name, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 

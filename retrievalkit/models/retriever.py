@@ -269,28 +269,9 @@ class Retriever(nn.Module):
         encoder: Encoder = self.towers["shared" if "shared" in self.towers else side]  # type: ignore[assignment]
         return encoder
 
-    def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
-        """Return each text's token ids; refuse an encoder that returns another number of texts."""
-        encoder = self.tower(side)
-        token_ids = encoder.tokenize(texts, side)
-        if not isinstance(token_ids, Sequence) or len(token_ids) != len(texts):
-            size = len(token_ids) if isinstance(token_ids, Sequence) else type(token_ids).__name__
-            problem = f"tokenize() of {counted(len(texts), 'texts')} returns {size}, and should return a list for each"
-            raise registry.wrong_result("encoder", encoder, problem)
-        return token_ids
-
     def forward(self, batch: Batch, side: Side) -> Representation:
         """Compute the representation of a batch of tokenised texts of a side."""
-        return self.pool(self.states(batch, side), side)
-
-    def states(self, batch: Batch, side: Side) -> TokenStates:
-        """Compute the token states that the pooler needs; refuse an encoder that returns others."""
-        encoder = self.tower(side)
-        layers = self.pooler.needs.layers_of(side, encoder.info)
-        states: TokenStates = encoder(batch, layers)
-        if problem := _wrong_states(states, len(batch), layers, encoder.info.width):
-            raise registry.wrong_result("encoder", encoder, problem)
-        return states
+        return self.pool(token_states(self, batch, side), side)
 
     def pool(self, states: TokenStates, side: Side) -> Representation:
         """Pool token states; refuse a pooler that does not return a Representation of their texts."""
@@ -327,7 +308,7 @@ class Retriever(nn.Module):
         if not texts:
             msg = "there are no texts to encode. Name at least one."
             raise InputError(msg)
-        token_ids = self.tokenize(texts, side)
+        token_ids = tokenize(self, texts, side)
         parts, order = [], []
         for positions, part in self.encode_tokens(token_ids, side, batch_tokens=batch_tokens, precision=precision):
             parts.append(part)
@@ -346,7 +327,7 @@ class Retriever(nn.Module):
         """
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
-        token_ids = self.tokenize(texts[::2], side)
+        token_ids = tokenize(self, texts[::2], side)
         batches = token_budget_batches([len(ids) for ids in token_ids], BATCH_TOKENS)
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
 
@@ -413,6 +394,27 @@ class Retriever(nn.Module):
         finally:
             if was_training:
                 self.train()
+
+
+def tokenize(retriever: Retriever, texts: Sequence[Text], side: Side) -> list[list[int]]:
+    """Return each text's token ids; refuse an encoder that returns another number of texts."""
+    encoder = retriever.tower(side)
+    token_ids = encoder.tokenize(texts, side)
+    if not isinstance(token_ids, Sequence) or len(token_ids) != len(texts):
+        size = len(token_ids) if isinstance(token_ids, Sequence) else type(token_ids).__name__
+        problem = f"tokenize() of {counted(len(texts), 'texts')} returns {size}, and should return a list for each"
+        raise registry.wrong_result("encoder", encoder, problem)
+    return token_ids
+
+
+def token_states(retriever: Retriever, batch: Batch, side: Side) -> TokenStates:
+    """Compute the token states that the pooler needs; refuse an encoder that returns others."""
+    encoder = retriever.tower(side)
+    layers = retriever.pooler.needs.layers_of(side, encoder.info)
+    states: TokenStates = encoder(batch, layers)
+    if problem := _wrong_states(states, len(batch), layers, encoder.info.width):
+        raise registry.wrong_result("encoder", encoder, problem)
+    return states
 
 
 def _wrong_states(states: object, texts: int, layers: Sequence[int], width: int) -> str:

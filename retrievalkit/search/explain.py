@@ -141,10 +141,11 @@ def _reasons(searcher: Searcher, source: Source, query: Query, ids: Sequence[str
             def encode(sentences: Sequence[Text], side: Side) -> np.ndarray:
                 return np.asarray(searcher.encoders.encode(source, sentences, side).vectors)[:, 0]
 
+            def tokenize(sentences: Sequence[Text], side: Side) -> list[list[int]]:
+                return retriever.tower(side).tokenize(sentences, side)
+
             vector = np.asarray(queries.vectors)[0, 0]
-            return dict(
-                zip(texts, _by_sentences(vector, list(texts.values()), retriever.tokenize, encode), strict=True)
-            ).get
+            return dict(zip(texts, _by_sentences(vector, list(texts.values()), tokenize, encode), strict=True)).get
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if queries.vectors is not None:

@@ -19,7 +19,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
 from retrievalkit.models.precision import Precision, autocast
-from retrievalkit.models.retriever import blamed
+from retrievalkit.models.retriever import blamed, token_states, tokenize
 from retrievalkit.reporting.notices import note
 from retrievalkit.training.objective import LossSum, Objective
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
@@ -45,8 +45,8 @@ def dry_run(
         encoder = retriever.tower(side)
         with autocast(precision, device):
             with blamed(described, {"encoder": encoder}):
-                batch = encoder.collate(retriever.tokenize(texts, side), side).to(device)
-                states = retriever.states(batch, side)
+                batch = encoder.collate(tokenize(retriever, texts, side), side).to(device)
+                states = token_states(retriever, batch, side)
             with blamed(described, {"pooler": pooler}):
                 return retriever.pool(states, side)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from retrievalkit.data.examples import against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from retrievalkit.models.batches import MOST_TEXTS, TokenLimit, token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
-from retrievalkit.models.retriever import CPU_BATCH_TOKENS
+from retrievalkit.models.retriever import CPU_BATCH_TOKENS, tokenize
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
@@ -127,7 +128,7 @@ class RetrieverTraining(Training):
         self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
-        self.tokens = TokenCache(self.retriever.tokenize)
+        self.tokens = TokenCache(partial(tokenize, self.retriever))
         if dev:
             assert options.batch_size is not None
             self.measured_before = options.rank_from is None

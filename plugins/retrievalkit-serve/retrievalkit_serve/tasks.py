@@ -199,7 +199,7 @@ class EmbedTask:
         texts = [Text("", text) for item in items for text in item]
         with self.collection.encoders.using(index) as retriever:
             retriever.dimensions = self.dimensions or retriever.dimensions  # set again at the next use
-            lengths = [len(ids) for ids in retriever.tokenize(texts, self.side)]
+            lengths = [len(ids) for ids in retriever.tower(self.side).tokenize(texts, self.side)]
             encoded = retriever.encode(texts, self.side, precision=self.collection.encoders.precision)
         vectors = encoded.vectors
         if vectors is None or encoded.weights is not None or vectors.shape[1] != 1:

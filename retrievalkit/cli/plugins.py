@@ -157,7 +157,8 @@ def show_plugin(options: NameOptions) -> str:
     kinds = [kind for kind in registry.HOOKS if options.name in registry.names(kind)]
     if not kinds:
         known = dict.fromkeys(name for kind in registry.HOOKS for name in registry.names(kind))
-        raise UnknownNameError("component", options.name, known, hint="See rkit plugins list.")
+        hint = f"See rkit plugins list. {registry.default_registry().broken_plugins()}"
+        raise UnknownNameError("component", options.name, known, hint=hint)
     texts = []
     for component in (registry.component(kind, options.name) for kind in kinds):
         title = f"{component.kind} {component.name} ({_owner(component)})"

@@ -189,7 +189,7 @@ class Command(Generic[Parameters, Options, Result]):
             OptionError: An option is unknown or missing, or its value does not fit its type.
         """
         known = options(self.declaration)
-        parameters = inspect.signature(self.declaration).parameters.values()
+        parameters = self.__signature__.parameters.values()
         positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
         last = positional and mark(known[positional[-1]].annotation, Argument)
         if last and last.several and len(args) > len(positional):

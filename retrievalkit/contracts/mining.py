@@ -17,10 +17,10 @@ Places = list[int]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A distinct query text, with the data of all its examples.
+    """A question, with the data of all examples that have the same text (`data.same_text`).
 
     Attributes:
-        query: The smallest id, the text and the answers.
+        query: The smallest id with its text, and the answers.
         ids: All ids of the query in the examples.
         positives: Ids of the known positives.
         copies: Ids of other passages with the same text as a positive.

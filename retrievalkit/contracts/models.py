@@ -267,6 +267,10 @@ class TokenStates:
         return self.layers[layer][torch.arange(self.first.shape[0], device=self.first.device), self.first]
 
 
+class MisshapenError(ValueError):
+    """A Representation whose parts are not tensors with the right number of axes."""
+
+
 @dataclass
 class Representation:
     """A batch of texts as dense vectors and/or weights over a vocabulary; `retrievalkit.scoring` compares two.
@@ -295,10 +299,15 @@ class Representation:
     keys: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if (self.vectors is None and self.weights is None) or (self.vectors is not None and self.vectors.dim() != 3):
-            shape = None if self.vectors is None else tuple(self.vectors.shape)
-            msg = f"a Representation needs vectors (batch, m, dim), or weights, or both; vectors are {shape}"
-            raise ValueError(msg)
+        parts = ("vectors", self.vectors, "batch, m, dim", 3), ("weights", self.weights, "batch, vocabulary", 2)
+        for name, tensor, axes, number in parts:
+            if tensor is not None and (not isinstance(tensor, Tensor) or tensor.dim() != number):
+                form = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+                msg = f"the {name} of a Representation are {form}, and should be a tensor ({axes})"
+                raise MisshapenError(msg)
+        if self.vectors is None and self.weights is None:
+            msg = "a Representation has no vectors (batch, m, dim) and no weights (batch, vocabulary)"
+            raise MisshapenError(msg)
 
     def __len__(self) -> int:
         return len(self._any)

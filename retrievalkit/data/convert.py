@@ -333,11 +333,11 @@ def _examples(reader: _Reader, path: Path, *, passages_path: Path | None = None)
     examples = reader.examples()
     if examples.dropped:
         # The last line of the command's output counts them.
-        notices.check(f"{examples.dropped:,} examples of '{examples.source}' have no positive.")
+        notices.check(f"{counted(examples.dropped, 'examples')} of '{examples.source}' without a positive.")
     if examples.passages and passages_path is None and reader.corpus is None:
         msg = (
-            f"'{reader.source}' contains the texts of {len(examples.passages)} passages, but '{path}' would only "
-            f"hold their ids. Write to a folder: the texts are written next to the examples."
+            f"'{reader.source}' contains the texts of {counted(len(examples.passages), 'passages')}, but '{path}' "
+            f"would only hold their ids. Write to a folder: the texts are written next to the examples."
         )
         raise InputError(msg)
     counts = {"examples": write_examples(path, examples)}

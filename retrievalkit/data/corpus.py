@@ -6,7 +6,6 @@ are loaded into memory at the first lookup by id.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -346,9 +345,3 @@ def split_contents(contents: str) -> tuple[str, str]:
 def nearest_id(name: str, known: Sequence[str]) -> str | None:
     """Return the most similar id; None if no id is similar, or if there are too many: millions take minutes."""
     return nearest(name, known) if len(known) <= _NEAREST_AMONG else None
-
-
-def text_digest(passage: Passage) -> bytes:
-    """Return a digest of a passage's text, ignoring white space; of the title if there is no text."""
-    text = " ".join(passage.text.split()) or f"\n{passage.title}"
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from retrievalkit.contracts.encoding import Text
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, text_digest
+from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.fields import Value
 from retrievalkit.data.forms import (
     ANCHORS,
@@ -31,6 +31,7 @@ from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.qrels import judgements
 from retrievalkit.data.queries import QuestionNamer, hashed_id, query_fields, read_queries, straight_quotes
 from retrievalkit.data.records import Record
+from retrievalkit.data.same_text import passage_digest, same_text
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import labelled, teacher_scores
 from retrievalkit.errors import DataError, InputError
@@ -325,7 +326,7 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
         others |= unread(record.fields)
         example, passages = example_of(record, namer, chooser)
         first, line = texts.setdefault(example.query_id, (example.query, record.line))
-        if first != example.query:
+        if not same_text(first, example.query):
             msg = f"the query id '{example.query_id}' is already used at line {line}, for another query. {ONE_MEANING}"
             raise record.error(msg)
         if not example.positives:
@@ -334,7 +335,7 @@ def _collect(source: str | Path, records: Iterable[Record], hard_negatives: Hard
         rows.append(example)
         examples.lines.append(record.line)
         for passage in passages:
-            if embedded.setdefault(passage.id, passage).text != passage.text:
+            if not same_text(embedded.setdefault(passage.id, passage).text, passage.text):
                 msg = f"the passage id '{passage.id}' is used for another text earlier in the file. {ONE_MEANING}"
                 raise record.error(msg)
     chooser.check_systems()
@@ -435,10 +436,10 @@ def against_corpus(examples: Examples, corpus: Corpus) -> Examples:
     missing = corpus.missing(wanted) if wanted else set()
     if not missing:
         return examples
-    digests = {name: text_digest(examples.passages[name]) for name in missing if name in examples.passages}
+    digests = {name: passage_digest(examples.passages[name]) for name in missing if name in examples.passages}
     wanted_digests = set(digests.values())
     candidates: Iterable[Passage] = corpus if digests else ()
-    ids = {digest: passage.id for passage in candidates if (digest := text_digest(passage)) in wanted_digests}
+    ids = {digest: passage.id for passage in candidates if (digest := passage_digest(passage)) in wanted_digests}
     new_ids = {document: ids[digest] for document, digest in digests.items() if digest in ids}
     _refuse(missing - new_ids.keys(), examples, corpus)
     lines = [line for line, _ in examples.located() if line is not None]

@@ -23,6 +23,7 @@ from retrievalkit.data.forms import (
 )
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import HALF_CHARACTER, Record
+from retrievalkit.data.same_text import same_text
 from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.reporting.notices import Blanks
@@ -67,7 +68,8 @@ def read_queries(source: str | Path, split: str | None = None) -> list[Query]:
         # Drop the fields, which take as much memory as the query.
         first = by_id.setdefault(query.id, (record._replace(fields={}), query))
         # Examples may repeat a query; a queries file may not. No id may have two texts.
-        if first[1] is not query and (first[1].text != query.text or not is_example(record.fields.keys())):
+        repeated = is_example(record.fields.keys()) and same_text(first[1].text, query.text)
+        if first[1] is not query and not repeated:
             raise record.duplicated(query.id, first[0])
     queries = [query for _, query in by_id.values()]
     if not queries:

@@ -86,7 +86,7 @@ def build_index(
     with storage.write_folder(output, overwrite=overwrite, keep_partial=parts is not None) as staging:
         more: dict[str, Any] = {}
         if parts is None:
-            counts = builder.build(opened, staging)
+            counts = shards.built(builder, opened, staging)
         else:
             counts, more = shards.build(builder, described, opened, staging, parts, cluster)
         origin = _origin(opened, source, Path(output))

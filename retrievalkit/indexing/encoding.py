@@ -31,7 +31,7 @@ from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.models.checkpoint import is_checkpoint, note_untrained_dimensions
 from retrievalkit.models.opening import describe_retriever, open_retriever
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
-from retrievalkit.models.retriever import Retriever
+from retrievalkit.models.retriever import Retriever, blamed, tokenize
 from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -273,14 +273,15 @@ class _Job:
 
     def _progress(self, skip: frozenset[int]) -> ProgressBar:
         rows, done = self.texts.rows, len(skip) * self.shard_texts
+        plural = {"query": "queries", "document": "documents"}[self.side]
         total = rows.expected_size() if isinstance(rows, Corpus) else len(rows)
         if skip:
             of_all = "" if total is None else f" of {total:,}"
             say(f"resuming after {counted(done, 'texts')}{of_all}", err=True)
-        return ProgressBar(f"encode {self.side}s", total, unit="texts", done=done)
+        return ProgressBar(f"encode {plural}", total, unit="texts", done=done)
 
     def _tokenize(self, number: int, rows: _Rows) -> tuple[int, list[str], list[np.ndarray]]:
-        token_ids = self.retriever.tower(self.side).tokenize([text for _, text in rows], self.side)
+        token_ids = tokenize(self.retriever, [text for _, text in rows], self.side)
         # Lists of Python integers would take many times the memory.
         return number, [name for name, _ in rows], [np.asarray(ids, dtype=np.int32) for ids in token_ids]
 
@@ -291,18 +292,20 @@ class _Job:
         batches = self.retriever.encode_tokens(
             token_ids, self.side, batch_tokens=self.batch_tokens, precision=self.precision
         )
-        for rows, part in batches:
-            advance(len(rows))
-            positions.append(rows)
-            if self.compression is not None:
-                part = self.compression(part)
-            if part.weights is not None:
-                from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
+        parts = {"encoder": self.retriever.tower(self.side), "pooler": self.retriever.pooler}
+        with blamed(self.retriever.description, parts, when="on these texts", certain=True):
+            for rows, part in batches:
+                advance(len(rows))
+                positions.append(rows)
+                if self.compression is not None:
+                    part = self.compression(part)
+                if part.weights is not None:
+                    from scipy.sparse import csr_matrix  # only if there are weights: the import is slow
 
-                weights.append(csr_matrix(part.weights.numpy()))
-            if part.vectors is not None:
-                # The dense weights are dropped: they would take gigabytes per shard.
-                vectors.append(Representation(part.vectors, part.vector_mask, keys=part.keys))
+                    weights.append(csr_matrix(part.weights.numpy()))
+                if part.vectors is not None:
+                    # The dense weights are dropped: they would take gigabytes per shard.
+                    vectors.append(Representation(part.vectors, part.vector_mask, keys=part.keys))
         order = np.argsort(np.concatenate([np.asarray(rows) for rows in positions]))
         lexical = None
         if weights:

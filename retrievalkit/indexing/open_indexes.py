@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,6 +21,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FieldTable
+from retrievalkit.data.json_text import shown
 from retrievalkit.data.passage_parts import read_documents
 from retrievalkit.data.runs import Hits, Ranking, check_run, open_run, ranking
 from retrievalkit.errors import (
@@ -36,6 +37,7 @@ from retrievalkit.errors import (
 from retrievalkit.indexing.segments import FOLDER as SEGMENTS
 from retrievalkit.indexing.segments import Lease, Segmented, joined_vectors, segments_of
 from retrievalkit.registry import trust
+from retrievalkit.reporting.counts import counted
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.cluster import ClusterOptions
@@ -125,16 +127,13 @@ class OpenIndex:
         vector = queries.vector_for(self) if allowed is None else None
         encoded = queries.encoded_for(self) if vector is None else vector
         search = self.indexer.search if allowed is None else partial(self.indexer.search_among, allowed=allowed)
-        result = search(encoded, k)
-        sizes = [list(map(len, part)) for part in result] if isinstance(result, tuple) and len(result) == 2 else []
-        if not sizes or sizes[0] != sizes[1] or len(sizes[0]) != len(queries):
-            problem = f"search() of {len(queries)} queries does not return (ids, scores), equally many for each query"
-            raise registry.wrong_result("indexer", self.indexer, problem)
-        ids, scores = result
-        if not all(np.isfinite(values).all() for values in scores):
+        rankings, problem = _read_hits(search(encoded, k), len(queries), k)
+        if problem:
+            raise registry.wrong_result("indexer", self.indexer, f"search() of {k} hits {problem}")
+        if not all(np.isfinite(values).all() for _, values in rankings):
             msg = f"'{self.folder}' returns scores that are not finite. Encode with rkit and index again."
             raise ArtifactError(msg)
-        return [(hits, np.asarray(values, dtype=np.float32)) for hits, values in zip(ids, scores, strict=True)]
+        return rankings
 
     def scores(self, queries: QueryBatch, ids: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return the scores of listed texts, for each query."""
@@ -166,6 +165,23 @@ def _by_score_and_id(ids: Sequence[str], scores: NDArray[Any], k: int) -> Rankin
         order = sorted(range(len(ids)), key=list(zip((-scores).tolist(), ids, strict=True)).__getitem__)
         ids, scores = [ids[place] for place in order[:k]], scores[order[:k]]
     return list(ids[:k]), scores[:k]
+
+
+def _read_hits(result: Any, queries: int, k: int) -> tuple[list[Ranking], str]:
+    """Return the hits of each query in an indexer's result, and its problem if they are wrong."""
+    ids, scores = result if isinstance(result, tuple) and len(result) == 2 else ((), ())
+    rankings: list[Ranking] = []
+    for hits, values in zip(ids, scores, strict=False):
+        numbers = np.asarray(values)
+        if numbers.dtype.kind not in "fiu" or numbers.shape != (len(hits),):
+            return [], f"returns {shown(values)} as the scores of {counted(len(hits), 'ids')}; each id needs a number"
+        if len(hits) > k or len(set(hits)) < len(hits) or not all(isinstance(name, str) for name in hits):
+            return [], f"returns the ids {shown(hits)}, and should return at most {k} different texts"
+        if (numbers[1:] > numbers[:-1]).any():
+            return [], f"returns the scores {shown(values)}, and should return the best first"
+        rankings.append((hits, numbers.astype(np.float32, copy=False)))
+    wrong = len(rankings) != queries or any(isinstance(part, Sized) and len(part) != queries for part in (ids, scores))
+    return rankings, f"of {counted(queries, 'queries')} does not return (ids, scores) for each query" if wrong else ""
 
 
 @dataclass

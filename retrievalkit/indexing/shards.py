@@ -19,6 +19,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts import Indexer
 from retrievalkit.contracts.cluster import ClusterOptions, spread_map
 from retrievalkit.data.corpus import Corpus, open_corpus
+from retrievalkit.data.json_text import shown
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.data.vectors.writer import write_part
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
@@ -112,6 +113,15 @@ def _write_parts(
     return parts
 
 
+def built(indexer: Indexer, source: VectorStore | Corpus, folder: Path) -> Mapping[str, float]:
+    """Build an index, and return its counts; refuse an indexer that returns none."""
+    counts = indexer.build(source, folder)
+    if not isinstance(counts, Mapping) or "texts" not in counts:
+        problem = f'build() returns {shown(counts)}, and should return counts, such as {{"texts": 1000}}'
+        raise registry.wrong_result("indexer", indexer, problem)
+    return counts
+
+
 def _target(part: Path) -> Path:
     return part.with_name(part.name.split(".")[1])
 
@@ -127,7 +137,7 @@ def _build(described: Mapping[str, Any], from_files: frozenset[str], part: Path)
     if isinstance(opened, Corpus):
         opened.counts_empty = False  # reported when the parts were written
     with storage.write_folder(_target(part)) as staging:
-        counts = indexer.build(opened, staging)
+        counts = built(indexer, opened, staging)
         storage.write_manifest(
             staging,
             "index",

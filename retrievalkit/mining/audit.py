@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from retrievalkit.contracts import Filter, Found
 from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import shortlist
 from retrievalkit.mining.filters import Filtered
 from retrievalkit.reporting.chart import line_chart
@@ -116,7 +117,8 @@ class Audit:
                     details = positive, document, rank, score, step.reason(hits, dropped[0])
                     audit.shown[step.name].append(Shown(query.id, query.text, *details))
             # The key depends only on the question, so the order of the questions does not change the sample.
-            digest = hashlib.blake2b(f"audit {seed} {query.text}".encode(), digest_size=6).digest()
+            text = f"audit {seed} {normal_form(query.text)}"
+            digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()
             key = int.from_bytes(digest) / (1 << 48)
             if key < SAMPLED_SCORES / max(1, questions):
                 texts = key, query.id, query.text, list(query.answers), sorted(hits.positives)

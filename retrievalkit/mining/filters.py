@@ -18,6 +18,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Filter, FilterInputs, Found, PairScores, Places
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.json_text import shown
+from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import OptionError
 from retrievalkit.mining.options import RECORDED, Mined, MiningOptions, document_pattern
 from retrievalkit.mining.shingles import likeness, repeats, shingles_of
@@ -155,7 +156,7 @@ class SameDocument(Filter):
                 cut = inputs.passages(identifier).cut
                 return None if cut is None else cut.document
             if pattern is None:
-                return " ".join(inputs.passages(identifier).title.split()).casefold() or None
+                return normal_form(inputs.passages(identifier).title) or None
             match = pattern.match(identifier)
             return None if match is None else match[1 if pattern.groups else 0]
 

@@ -58,7 +58,8 @@ def mine(options: MineOptions) -> dict[str, Any]:
     questions = group_questions(examples.rows, corpus if options.drop_positives else None)
     mining = Mining(questions, corpus, options, sources.title, scores).applicable()
     inputs = [sources.fingerprint(), corpus.fingerprint(), fingerprint(options.examples)]
-    identity = [*inputs, options.split, scored_by, mining.options.as_dict(), part_size(options.depth)]
+    grouped = storage.fingerprint_value([question.ids for question in questions])
+    identity = [*inputs, options.split, grouped, scored_by, mining.options.as_dict(), part_size(options.depth)]
     place = storage.place_of(output)
     # A folder next to the output; it remains only if mining is interrupted or the disk is full.
     with storage.held(output), storage.work_folder(place.with_name(f".{place.name}.mining")) as work:

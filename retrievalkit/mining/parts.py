@@ -16,12 +16,14 @@ from retrievalkit import storage
 from retrievalkit.contracts import Found, PairScores, Question
 from retrievalkit.data.answers import answer_hits
 from retrievalkit.data.corpus import Corpus, Passage
+from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import InputError
 from retrievalkit.mining.audit import Audit
 from retrievalkit.mining.filters import Filtered, make_filters, mine_part
 from retrievalkit.mining.options import Mined, MiningOptions
 from retrievalkit.mining.sources import Hits, Search
 from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
 
 PART = 512
@@ -85,7 +87,7 @@ class Mining:
         hits = search(self.questions[first:], self.options.depth, at_once)
         for start in range(first, len(self.questions), at_once):
             batch = self.questions[start : start + at_once]
-            bar.update(label=f"search for {len(batch):,} questions")
+            bar.update(label=f"search for {counted(len(batch), 'questions')}")
             part_hits = self._with_answers(list(itertools.islice(hits, len(batch))), batch)
             bar.update(label="mine")
             for offset in range(0, len(batch), size):
@@ -123,11 +125,12 @@ class MinedParts:
         self.folder = folder
         self.size = size
         self.audit = audit
-        self._places = {question.query.text: place for place, question in enumerate(questions)}
+        self._places = {normal_form(question.query.text): place for place, question in enumerate(questions)}
         self._part = lru_cache(_CACHED_PARTS)(self._read)
 
-    def __getitem__(self, text: str) -> Mined:
-        number, place = divmod(self._places[text], self.size)
+    def __getitem__(self, question: str) -> Mined:
+        """Return the result of a question by its normal form."""
+        number, place = divmod(self._places[question], self.size)
         return self._part(number).mined[place]
 
     def complete(self) -> int:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from retrievalkit.data.corpus import Passage
+from retrievalkit.data.same_text import normal_form
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,7 @@ def shingles(passage: Passage) -> Shingles:
     """Return the distinct hashes of a passage's word 5-grams, ascending."""
     import numpy as np
 
-    words = _WORD.findall((passage.text if passage.text.strip() else passage.title).casefold())
+    words = _WORD.findall(normal_form(passage.text) or normal_form(passage.title))
     numbers = np.fromiter(map(_number, words), dtype=np.uint64, count=len(words))
     count = max(1, len(words) - LENGTH + 1) if words else 0
     hashes = np.zeros(count, dtype=np.uint64)

@@ -21,6 +21,7 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
 from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
 from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ class Sources:
                 source.names = _names_in(source, questions)
                 if questions and not any(source.run.get(query_id) for query_id in source.names.values()):
                     msg = (
-                        f"none of {len(questions)} questions is in the run '{name}': the examples have query ids like "
-                        f"'{questions[0].query.id}', the run like '{next(iter(source.run))}'. Give a run of these "
-                        "examples."
+                        f"the run '{name}' has none of the {counted(len(questions), 'questions')}: the examples have "
+                        f"query ids like '{questions[0].query.id}', the run like '{next(iter(source.run))}'. Give a "
+                        "run of these examples."
                     )
                     raise InputError(msg)
         fusion = self.fusion.fused(len(places), searcher.identities)

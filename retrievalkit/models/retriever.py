@@ -7,6 +7,8 @@ stored by name, options and the version of their distribution, never by import p
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +23,15 @@ from torch import nn
 
 from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, Encoder, Pooler, Representation, Side, Text, TokenStates
-from retrievalkit.contracts.models import to_cpu
-from retrievalkit.errors import ArtifactError, InputError, OptionError, UnknownNameError, UnsupportedError
+from retrievalkit.contracts.models import MisshapenError, to_cpu
+from retrievalkit.errors import (
+    ArtifactError,
+    InputError,
+    OptionError,
+    RetrievalkitError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
@@ -40,12 +49,14 @@ from retrievalkit.models.pretrained import check_finite, locate_model, model_fin
 from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, own_settings
 from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
+from retrievalkit.reporting.counts import counted
 from retrievalkit.scoring.rule import scores
 
 # On a CPU the hidden states of a batch should fit in its caches.
 CPU_BATCH_TOKENS = 4_096
 
 _DEFAULT_POOLER = "cls"
+_PARTS = ("encoder", "pooler", "loss")
 _PLUGINS = {"dense_sparse": "retrievalkit-cotmae"}
 
 
@@ -72,6 +83,7 @@ class Retriever(nn.Module):
         self.changed: dict[str, Any] = {}
         self.dimensions: int | None = None
         self.limit = TokenLimit(self.tower("document").info.width)
+        self._sizes: dict[tuple[str, bool], int] = {}
 
     @classmethod
     def create(
@@ -259,15 +271,23 @@ class Retriever(nn.Module):
 
     def forward(self, batch: Batch, side: Side) -> Representation:
         """Compute the representation of a batch of tokenised texts of a side."""
-        encoder = self.tower(side)
-        return self.pool(encoder(batch, self.pooler.needs.layers_of(side, encoder.info)), side)
+        return self.pool(token_states(self, batch, side), side)
 
     def pool(self, states: TokenStates, side: Side) -> Representation:
         """Pool token states; refuse a pooler that does not return a Representation of their texts."""
-        pooled: Representation = self.pooler(states, side)
-        if not isinstance(pooled, Representation) or len(pooled) != len(states.input_ids):
-            form = type(pooled).__name__ + (f" of {len(pooled)}" if isinstance(pooled, Representation) else "")
-            problem = f"it returned a {form}, and must return a Representation of {len(states.input_ids)} texts"
+        try:
+            pooled: Representation = self.pooler(states, side)
+            problem = wrong_representation(pooled, len(states.input_ids))
+        except MisshapenError as error:
+            problem = str(error)
+        if not problem:
+            parts = ("vectors", pooled.vectors), ("weights", pooled.weights)
+            sizes = {name: tensor.shape[-1] for name, tensor in parts if tensor is not None}
+            # Of all batches of both sides; the loss's input may have other sizes.
+            for name, size in sizes.items():
+                if (first := self._sizes.setdefault((name, self.pooler.training), size)) != size:
+                    problem = f"its {name} have {size} columns, and had {first} for other texts"
+        if problem:
             raise registry.wrong_result("pooler", self.pooler, problem)
         return pooled
 
@@ -288,7 +308,7 @@ class Retriever(nn.Module):
         if not texts:
             msg = "there are no texts to encode. Name at least one."
             raise InputError(msg)
-        token_ids = self.tower(side).tokenize(texts, side)
+        token_ids = tokenize(self, texts, side)
         parts, order = [], []
         for positions, part in self.encode_tokens(token_ids, side, batch_tokens=batch_tokens, precision=precision):
             parts.append(part)
@@ -307,7 +327,7 @@ class Retriever(nn.Module):
         """
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
-        token_ids = encoder.tokenize(texts[::2], side)
+        token_ids = tokenize(self, texts[::2], side)
         batches = token_budget_batches([len(ids) for ids in token_ids], BATCH_TOKENS)
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
 
@@ -341,12 +361,20 @@ class Retriever(nn.Module):
 
         def encoded(positions: list[int]) -> Callable[[], tuple[list[int], Representation]]:
             batch = encoder.collate([token_ids[position] for position in positions], side).to(device)
+            if len(batch) != len(positions):
+                problem = f"collate() of {counted(len(positions), 'texts')} returns a Batch of {len(batch)}"
+                raise registry.wrong_result("encoder", encoder, problem)
             computing = encoder.computing(definite, parallel=threads > 1)
             with torch.inference_mode(), autocast(definite, device), computing:
                 arriving = to_cpu(self(batch, side))
 
             def arrived() -> tuple[list[int], Representation]:
                 representation = arriving().float()
+                mask, weights = representation.vector_mask, representation.weights
+                if mask is not None and not mask.any(dim=1).all():
+                    raise registry.wrong_result("pooler", self.pooler, "a text has no vector, and needs at least one")
+                if weights is not None and weights.min() < 0:
+                    raise registry.wrong_result("pooler", self.pooler, "a weight is negative, and should be 0 or above")
                 if self.dimensions is not None:
                     normalize = bool(getattr(self.pooler, "normalize", False))
                     representation = representation.cut(self.dimensions, normalize=normalize)
@@ -366,6 +394,101 @@ class Retriever(nn.Module):
         finally:
             if was_training:
                 self.train()
+
+
+def tokenize(retriever: Retriever, texts: Sequence[Text], side: Side) -> list[list[int]]:
+    """Return each text's token ids; refuse an encoder that returns another number of texts."""
+    encoder = retriever.tower(side)
+    token_ids = encoder.tokenize(texts, side)
+    if not isinstance(token_ids, Sequence) or len(token_ids) != len(texts):
+        size = len(token_ids) if isinstance(token_ids, Sequence) else type(token_ids).__name__
+        problem = f"tokenize() of {counted(len(texts), 'texts')} returns {size}, and should return a list for each"
+        raise registry.wrong_result("encoder", encoder, problem)
+    return token_ids
+
+
+def token_states(retriever: Retriever, batch: Batch, side: Side) -> TokenStates:
+    """Compute the token states that the pooler needs; refuse an encoder that returns others."""
+    encoder = retriever.tower(side)
+    layers = retriever.pooler.needs.layers_of(side, encoder.info)
+    states: TokenStates = encoder(batch, layers)
+    if problem := _wrong_states(states, len(batch), layers, encoder.info.width):
+        raise registry.wrong_result("encoder", encoder, problem)
+    return states
+
+
+def _wrong_states(states: object, texts: int, layers: Sequence[int], width: int) -> str:
+    """Return the problem of an encoder's result; "" if it has the states of these layers."""
+    if not isinstance(states, TokenStates):
+        return f"it returned a {type(states).__name__}, and must return TokenStates"
+    if not isinstance(states.layers, Mapping):
+        return f"the layers of its TokenStates are a {type(states.layers).__name__}, and should be a mapping by number"
+    wanted = (texts, *states.attention_mask.shape[1:], width)
+    for layer in layers:
+        state = states.layers.get(layer)
+        form = tuple(state.shape) if isinstance(state, torch.Tensor) else type(state).__name__
+        if layer not in states.layers:
+            return f"its TokenStates lack layer {layer}, and have the layers {sorted(states.layers)}"
+        if form != wanted:
+            return f"its states of layer {layer} are {form}, and should be a tensor {wanted} (batch, tokens, width)"
+    return ""
+
+
+def wrong_representation(pooled: object, texts: int) -> str:
+    """Return the problem of a pooler's or a compressor's result; "" if it fits the number of texts."""
+    if not isinstance(pooled, Representation):
+        return f"it returned a {type(pooled).__name__}, and must return a Representation of {counted(texts, 'texts')}"
+    vectors, weights = pooled.vectors, pooled.weights
+    for name, tensor in (("vectors", vectors), ("weights", weights), *pooled.extras.items()):
+        if tensor is not None and len(tensor) != texts:
+            wanted = f"must return a Representation of {texts} texts"
+            return f"it returned a Representation of {len(tensor)}, and {wanted}; its {name} are {tuple(tensor.shape)}"
+    for name, tensor in (("vectors", vectors), ("weights", weights)):
+        if tensor is not None and (not tensor.is_floating_point() or 0 in tensor.shape):
+            form = f"{tuple(tensor.shape)} of {tensor.dtype}"
+            return f"its {name} are {form}, and should be floating-point numbers, at least one in each row"
+    per_vector = () if vectors is None else tuple(vectors.shape[:2])
+    for name, tensor, dtype in (("vector_mask", pooled.vector_mask, torch.bool), ("keys", pooled.keys, torch.long)):
+        if tensor is not None and (tuple(tensor.shape) != per_vector or tensor.dtype != dtype):
+            form = f"{tuple(tensor.shape)} of {tensor.dtype}"
+            return f"its {name} is {form}, and should be {per_vector} of {dtype}, one for each vector"
+    if pooled.kept is not None and per_vector and not 0 <= pooled.kept < per_vector[1]:
+        return f"its kept is {pooled.kept}, and should be the number of one of {counted(per_vector[1], 'vectors')}"
+    return ""
+
+
+@contextmanager
+def blamed(
+    described: Mapping[str, Any],
+    parts: Mapping[str, nn.Module],
+    *,
+    when: str = "on the first examples",
+    certain: bool = False,
+) -> Iterator[None]:
+    """Turn an error into a message that names the component in whose file it was raised, else the last component.
+
+    With `certain`, an error that was raised elsewhere, or in a component of our own, keeps its traceback.
+    """
+    try:
+        yield
+    except (RetrievalkitError, OSError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        files = {
+            getattr(sys.modules.get(type(part).__module__), "__file__", ""): kind
+            for kind, part in reversed([*parts.items()])
+        }
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        raised = next((frame for frame in frames if frame.filename in files), None)
+        kind = list(parts)[-1] if raised is None else files[raised.filename]
+        if certain and (raised is None or type(parts[kind]).__module__.startswith("retrievalkit.")):
+            raise
+        place = "" if raised is None else f" ({Path(raised.filename).name}:{raised.lineno})"
+        names = ", ".join(f"{part} '{described[part]['name']}'" for part in _PARTS if part in described)
+        reason = f"{type(error).__name__}{place}: {' '.join(str(error).split()) or 'no message'}"
+        remedy = f"Its options or sizes may not fit the other parts ({names}); or its plugin has a bug."
+        msg = f"{kind} '{described[kind]['name']}' fails {when}: {reason}. {remedy}"
+        raise UnsupportedError(msg) from error
 
 
 @contextmanager

@@ -12,9 +12,13 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 NAMED_WITH_OPTIONS = ("compressor", "filter", "fusion", "metric")
 _LONGEST_CALL = 500
@@ -40,6 +44,10 @@ class Option:
         """The type in Python notation."""
         return _type_name(self.annotation)
 
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return _adapter(self.annotation)
+
 
 def _type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Annotated:
@@ -55,26 +63,44 @@ def _type_name(annotation: Any) -> str:
 
 def options(component_class: type) -> dict[str, Option]:
     """Return a component's options: keyword-only arguments of its constructor, or all fields of a dataclass."""
+    return dict(_options(component_class))
+
+
+@lru_cache(1024)  # reading annotations and docstrings takes longer than encoding a query
+def _options(component_class: type) -> dict[str, Option]:
     declared = is_dataclass(component_class)
     constructor = component_class.__init__  # type: ignore[misc]
     try:
         # Annotations of a dataclass's bases are resolved in the modules of the bases.
         annotated = component_class if declared else constructor
         hints = typing.get_type_hints(annotated, include_extras=True)
-    except NameError as error:
-        msg = (
-            f"the options of '{component_class.__module__}:{component_class.__qualname__}' cannot be read: {error}. "
-            f"Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
-        )
+    except Exception as error:
+        do = "Correct the annotations of its constructor."
+        if isinstance(error, NameError):
+            do = "Import what its constructor's annotations name at run time too, not under TYPE_CHECKING."
+        msg = f"the options of {_named(component_class)} cannot be read: {error}. {do}"
         raise PluginError(msg) from error
     # Base classes first, so that a class can redefine the description of an inherited option.
     documented = (*(base.__doc__ or "" for base in reversed(component_class.__mro__)), constructor.__doc__ or "")
     described = {name: text for doc in documented for name, text in _descriptions(inspect.cleandoc(doc)).items()}
-    return {
-        name: Option(name, hints.get(name, Any), parameter.default, described.get(name, ""))
+    parameters = {
+        name: parameter
         for name, parameter in inspect.signature(constructor).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY or (declared and name != "self")
     }
+    if untyped := parameters.keys() - hints.keys():
+        name = min(untyped)
+        problem = f"the option '{name}' of {_named(component_class)} has no type, so its values cannot be checked"
+        msg = f"{problem}. Annotate it in the constructor, such as {name}: int; Any allows all values."
+        raise PluginError(msg)
+    return {
+        name: Option(name, hints[name], parameter.default, described.get(name, ""))
+        for name, parameter in parameters.items()
+    }
+
+
+def _named(component_class: type) -> str:
+    return f"'{component_class.__module__}:{component_class.__qualname__}'"
 
 
 def check_options(owner: str, component_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +123,8 @@ def check_options(owner: str, component_class: type, values: Mapping[str, Any]) 
         msg = f"{owner} needs the option '{missing[0]}'.{way}"
         raise OptionError(msg)
     return {
-        name: convert(f"option '{name}' of {owner}", known[name].annotation, value) for name, value in values.items()
+        name: _convert(f"option '{name}' of {owner}", known[name].annotation, value, known[name]._adapter)
+        for name, value in values.items()
     }
 
 
@@ -109,9 +136,21 @@ def convert(owner: str, annotation: Any, value: Any) -> Any:
     Raises:
         OptionError: The value does not fit the type.
     """
+    return _convert(owner, annotation, value, _adapter(annotation))
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
     import pydantic
 
-    adapter = pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
+    try:
+        return pydantic.TypeAdapter(annotation, config={"arbitrary_types_allowed": True, "allow_inf_nan": False})
+    except pydantic.PydanticUserError:  # models and dataclasses have a configuration of their own
+        return pydantic.TypeAdapter(annotation)
+
+
+def _convert(owner: str, annotation: Any, value: Any, adapter: TypeAdapter[Any]) -> Any:
+    import pydantic
+
     problem = ""
     for candidate in _readings(annotation, value):
         try:

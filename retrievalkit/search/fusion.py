@@ -24,6 +24,7 @@ from retrievalkit.contracts import Candidates, FusionMethod
 from retrievalkit.data.runs import Ranking
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.registry.component_options import read_call
+from retrievalkit.reporting.counts import counted
 from retrievalkit.search.options import Missing, Normalization, RankConstant
 
 Scores = NDArray[np.float64]
@@ -87,7 +88,7 @@ class Fusion:
             msg = "there are no runs to fuse. Give at least one."
             raise InputError(msg)
         if self.weights is not None and len(self.weights) != runs:
-            msg = f"{len(self.weights)} weights for {runs} runs. Give one weight per run, in the order of the runs."
+            msg = f"{counted(len(self.weights), 'weights')} for {counted(runs, 'runs')}. Give each run one, in order."
             raise OptionError(msg)
         return np.array(self.weights or [1.0] * runs, dtype=np.float64)
 

@@ -24,6 +24,7 @@ from retrievalkit import storage
 from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.data import inputs, sources
 from retrievalkit.data.runs import Hits, write_run
+from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -188,8 +189,8 @@ def search(options: SearchOptions) -> None:
                 output = storage.named(str(options.output))
                 say(f"{output}: the best weights; search with --weights {output}")
             return
-        known = {query.text for query in dev if query.id in qrels}
-        if seen := sum(query.text in known for query in queries):
+        known = {normal_form(query.text) for query in dev if query.id in qrels}
+        if seen := sum(normal_form(query.text) in known for query in queries):
             notices.note(
                 f"{seen:,} of the {len(queries):,} queries are among the {tuned.queries:,} that the weights were tuned "
                 "on: metrics on these are better than on new queries."

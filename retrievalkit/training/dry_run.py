@@ -6,23 +6,20 @@ documents, or equal to each other, cause a warning, since training with them is 
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from retrievalkit import registry
 from retrievalkit.contracts import LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
-from retrievalkit.errors import RetrievalkitError, UnsupportedError
 from retrievalkit.models.precision import Precision, autocast
+from retrievalkit.models.retriever import blamed, token_states, tokenize
 from retrievalkit.reporting.notices import note
 from retrievalkit.training.objective import LossSum, Objective
 from retrievalkit.training.sampling import Draw, ExampleSampler, StepTexts
@@ -47,10 +44,10 @@ def dry_run(
     def represent(texts: Sequence[Text], side: Side) -> Representation:
         encoder = retriever.tower(side)
         with autocast(precision, device):
-            with _blamed(described, encoder=encoder):
-                batch = encoder.collate(encoder.tokenize(texts, side), side).to(device)
-                states = encoder(batch, pooler.needs.layers_of(side, encoder.info))
-            with _blamed(described, pooler=pooler):
+            with blamed(described, {"encoder": encoder}):
+                batch = encoder.collate(tokenize(retriever, texts, side), side).to(device)
+                states = token_states(retriever, batch, side)
+            with blamed(described, {"pooler": pooler}):
                 return retriever.pool(states, side)
 
     with unchanged(objective), torch.no_grad():
@@ -59,13 +56,11 @@ def dry_run(
         positives, ignore, teacher = (
             None if target is None else to_device(target, device) for target in step.tensors()
         )
-        with _blamed(described, loss=loss):
+        with blamed(described, {"loss": loss}):
             losses: Sequence[nn.Module] = [*loss.losses] if isinstance(loss, LossSum) else [loss]
             for part in losses:
                 value = part(queries, documents, positives, Progress(0, 0.0, 1), ignore, teacher)
-                if not isinstance(value, LossValue) or value.total.dim():
-                    total = f" with a total of shape {tuple(value.total.shape)}" if isinstance(value, LossValue) else ""
-                    problem = f"it returned a {type(value).__name__}{total}, and must return a LossValue with a scalar"
+                if problem := _wrong_value(value):
                     raise registry.wrong_result("loss", part, problem)
         if documents.vectors is not None and documents.vectors.shape[1] > 1:
             retriever.tower("document").eval()  # dropout makes equal vectors differ
@@ -73,8 +68,19 @@ def dry_run(
         if dev is not None:
             few = replace(dev, examples=dev.examples[:_EXAMPLES], pool_size=0, corpus=None)
             parts = {"encoder": retriever.tower("query"), "pooler": pooler, "loss": loss}
-            with _blamed(described, when="when dev questions are evaluated", **parts):
+            with blamed(described, parts, when="when dev questions are evaluated"):
                 few.measure(retriever, loss, 0, precision)
+
+
+def _wrong_value(value: object) -> str:
+    """Return the problem of a loss's result; "" if its total and its terms are single numbers."""
+    if not isinstance(value, LossValue):
+        return f"it returned a {type(value).__name__}, and must return a LossValue"
+    for name, number in (("total", value.total), *value.terms.items()):
+        if not isinstance(number, Tensor) or number.dim():
+            form = f"of shape {tuple(number.shape)}" if isinstance(number, Tensor) else f"{number!r}"
+            return f"it returned a LossValue with a {name} {form}, and must return a LossValue with scalar tensors"
+    return "" if value.total.isfinite() else f"its total on the first examples is {value.total.item()}"
 
 
 def _note_alike(documents: Representation, pooler: str) -> None:
@@ -101,7 +107,7 @@ def _note_alike(documents: Representation, pooler: str) -> None:
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
     """Restore buffers, training modes and random state after the block."""
-    device = next(module.parameters()).device
+    device = next((weight.device for weight in module.parameters()), torch.device("cpu"))
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     modes = [(part, part.training) for part in module.modules()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -111,29 +117,6 @@ def unchanged(module: nn.Module) -> Iterator[None]:
             buffer.copy_(before)
     for part, mode in modes:
         part.training = mode
-
-
-@contextmanager
-def _blamed(described: Mapping[str, Any], *, when: str = "on the first examples", **parts: nn.Module) -> Iterator[None]:
-    """Turn an error into a message that names the component in whose file it was raised, else the last component."""
-    try:
-        yield
-    except (RetrievalkitError, OSError, torch.cuda.OutOfMemoryError):
-        raise
-    except Exception as error:
-        files = {
-            getattr(sys.modules.get(type(part).__module__), "__file__", ""): kind
-            for kind, part in reversed(parts.items())
-        }
-        frames = reversed(traceback.extract_tb(error.__traceback__))
-        raised = next((frame for frame in frames if frame.filename in files), None)
-        kind = list(parts)[-1] if raised is None else files[raised.filename]
-        place = "" if raised is None else f" ({Path(raised.filename).name}:{raised.lineno})"
-        names = ", ".join(f"{part} '{described[part]['name']}'" for part in ("encoder", "pooler", "loss"))
-        reason = f"{type(error).__name__}{place}: {' '.join(str(error).split()) or 'no message'}"
-        remedy = f"Its options or sizes may not fit the other parts ({names}); or its plugin has a bug."
-        msg = f"{kind} '{described[kind]['name']}' fails {when}: {reason}. {remedy}"
-        raise UnsupportedError(msg) from error
 
 
 def first_draws(sampler: ExampleSampler) -> list[Draw]:

@@ -9,7 +9,6 @@ the preceding rows) are held in memory, as are examples built from queries and j
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from retrievalkit.data.passage_parts import in_passages, passages_of
 from retrievalkit.data.positions import Places
 from retrievalkit.data.queries import QuestionNamer
 from retrievalkit.data.records import Record, table_of
+from retrievalkit.data.same_text import normal_form, same_text, text_hash
 from retrievalkit.data.sources import fingerprint, open_source
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.reporting import notices
@@ -75,11 +75,11 @@ class ExampleData:
         train = read(examples, "train")
         held_out = read(dev, "dev") if dev else None
         for identifier, passage in {} if held_out is None else held_out.passages.items():
-            if (other := train.passages.get(identifier)) is not None and other.text != passage.text:
+            if (other := train.passages.get(identifier)) is not None and not same_text(other.text, passage.text):
                 problem = f"the passage id '{identifier}' has another text in the training examples ('{train.source}')"
                 msg = f"{problem}. Use an id for a single text."
                 raise DataError(msg, file=dev)
-        if held_out and (seen := int(np.isin(hashes_of(held_out.rows), hashes_of(train.rows)).sum())):
+        if held_out and (seen := _count_shared(held_out.rows, train.rows)):
             shared = f"{seen:,} of the {len(held_out):,} dev questions are training questions too"
             notices.note(f"{shared}, so the best state on them may not generalise. Leave them out of the training.")
         sources = {"examples": examples, "corpus": corpus, "dev": dev}
@@ -113,16 +113,22 @@ def open_examples(source: str | Path, corpus: Corpus | None, split: str) -> Exam
     return examples
 
 
-def hash_of(query: str) -> int:
-    """Return a 32-bit hash of a query, equal in every process."""
-    return zlib.crc32(query.encode(errors="surrogatepass"))
-
-
 def hashes_of(rows: Sequence[Example]) -> Numbers:
     """Return the query hash of each example."""
     if isinstance(rows, Rows):
         return rows.queries
-    return np.fromiter((hash_of(row.query) for row in rows), np.uint32, len(rows))
+    return np.fromiter((text_hash(row.query) for row in rows), np.uint32, len(rows))
+
+
+def _count_shared(rows: Sequence[Example], others: Sequence[Example]) -> int:
+    """Count the rows whose question is also in the other rows."""
+    # Hashes find the candidates, and their texts decide.
+    hashes = hashes_of(rows), hashes_of(others)
+    shared, known = (
+        [normal_form(row.query) for row in examples_at(rows_of, np.flatnonzero(np.isin(own, other)))]
+        for rows_of, own, other in ((rows, *hashes), (others, *hashes[::-1]))
+    )
+    return sum(map(set(known).__contains__, shared))
 
 
 def examples_at(rows: Sequence[Example], positions: Sequence[int] | Numbers) -> Sequence[Example]:
@@ -227,7 +233,7 @@ def _examples_on_disk(
         row = len(starts)
         starts.append(places.start(record))
         sizes.append(record.end - record.start)
-        queries.append(hash_of(example.query))
+        queries.append(text_hash(example.query))
         ids.append(hash(example.query_id))
         if not example.query.strip():
             empty["queries"][example.query_id] = None

@@ -10,6 +10,8 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +25,7 @@ from retrievalkit import storage
 from retrievalkit.contracts import LossValue, Progress
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example, Examples
+from retrievalkit.data.same_text import passage_digest
 from retrievalkit.errors import InputError
 from retrievalkit.models.batches import token_budget_batches
 from retrievalkit.models.cross_encoder import CPU_BATCH_TOKENS, KIND, CrossEncoder, to_device
@@ -33,7 +36,7 @@ from retrievalkit.training import processes
 from retrievalkit.training.examples import ExampleData, examples_at
 from retrievalkit.training.loop import Key
 from retrievalkit.training.microbatch import Part, PartedTraining, Parts, slices
-from retrievalkit.training.sampling import Draw, ExampleSampler, StepAssembler, hold_out, limited
+from retrievalkit.training.sampling import Draw, ExampleSampler, Known, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import LISTED, MOST_MEASURED, Values, note_few, rank_metrics, report_held_out
 from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.train_reranker import TrainRerankerOptions
@@ -88,24 +91,28 @@ class DevLists:
     examples: Sequence[Example]
     passage: Callable[[str], Passage]
 
+    @cached_property
+    def known(self) -> Known:
+        """The positives of every question, which are not negatives of the question in another example."""
+        return Known(self.examples)
+
     def measure(self, model: CrossEncoder, precision: Precision, at_once: int = 64) -> Values:
         """Return nDCG@10 and RR@10 of each question; of equal scores, negatives rank before positives."""
 
         def ranked(start: int) -> dict[str, list[float]]:
             rows = self.examples[start : start + at_once]
-            lists = []
+            lists, relevant = [], []
             for row in rows:
-                negatives = [identifier for identifier in row.negatives if identifier not in row.positives]
-                lists.append([*negatives[:LISTED], *row.positives[:LISTED]])
-            passages = [self.passage(identifier) for own in lists for identifier in own]
+                known = {passage_digest(self.passage(identifier)) for identifier in self.known.positives(row)}
+                hard = (passage for passage in map(self.passage, row.negatives) if passage_digest(passage) not in known)
+                negatives, positives = list(islice(hard, LISTED)), list(map(self.passage, row.positives[:LISTED]))
+                lists.append([*negatives, *positives])
+                relevant.append(torch.arange(len(lists[-1])) >= len(negatives))
+            passages = [passage for own in lists for passage in own]
             queries = [row.query for row, own in zip(rows, lists, strict=True) for _ in own]
             pairs = model.tokenize(queries, [(passage.title, passage.text) for passage in passages])
             scored = torch.from_numpy(model.score(pairs, precision=precision))
             scores = torch.split(scored, [len(own) for own in lists])
-            relevant = [
-                torch.tensor([identifier in row.positives for identifier in own])
-                for row, own in zip(rows, lists, strict=True)
-            ]
             padded = pad_sequence(list(scores), batch_first=True, padding_value=-torch.inf)
             return rank_metrics(padded, pad_sequence(relevant, batch_first=True))
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 import transformers
 from torch import Tensor
 
-from retrievalkit import storage
+from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
 from retrievalkit.data.examples import against_corpus, check_teacher
-from retrievalkit.errors import InputError, OptionError
+from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from retrievalkit.models.batches import MOST_TEXTS, TokenLimit, token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
-from retrievalkit.models.retriever import CPU_BATCH_TOKENS
+from retrievalkit.models.retriever import CPU_BATCH_TOKENS, tokenize
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
@@ -127,7 +128,7 @@ class RetrieverTraining(Training):
         self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
-        self.tokens = TokenCache(self.retriever.tower)
+        self.tokens = TokenCache(partial(tokenize, self.retriever))
         if dev:
             assert options.batch_size is not None
             self.measured_before = options.rank_from is None
@@ -148,6 +149,10 @@ class RetrieverTraining(Training):
     def dry_run(self) -> None:
         """Check the first step, dev evaluation and mining of negatives before training, and refuse conflicts."""
         loss = self.module.loss
+        if not any(weight.requires_grad for weight in self.module.parameters()):
+            parts = ", ".join(f"{kind} '{self.described[kind]['name']}'" for kind in ("encoder", "pooler", "loss"))
+            msg = f"there is nothing to train: {parts} have no trainable weights. Choose a pooler that has some."
+            raise UnsupportedError(msg)
         if self.sharded:
             conflicts = {
                 "--dev": self.dev is not None,
@@ -251,6 +256,9 @@ class RetrieverTraining(Training):
             targets = (inputs.positives, progress, inputs.ignore, inputs.teacher)
             with processes.same_draws(progress.step, queries.device):
                 value: LossValue = loss(queries, documents, *targets)
+            if not value.total.requires_grad:
+                problem = "its total does not depend on the representations of a step, so nothing would be trained"
+                raise registry.wrong_result("loss", loss, problem)
             return value
 
         chunks = inputs.parts(self.limit.reduced)

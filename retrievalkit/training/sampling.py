@@ -6,7 +6,6 @@ uninterrupted training.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,8 @@ from torch import Tensor
 from retrievalkit.contracts import Text
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.examples import Example
-from retrievalkit.training.examples import examples_at, hash_of, hashes_of
+from retrievalkit.data.same_text import passage_digest, same_text, text_hash
+from retrievalkit.training.examples import examples_at, hashes_of
 from retrievalkit.training.options import ExampleOptions
 
 FEWEST_TO_HOLD_OUT = 100
@@ -49,7 +49,7 @@ class StepTexts:
         documents: D texts; each query's positive is followed by its own negatives.
         positives: For each query, the row of its positive in `documents`.
         ignore: (query row, document row) pairs that do not count as negatives: the document is another known positive
-            of the query, or has the title and text of a known positive.
+            of the query, or has the same text as a known positive (`data.same_text`).
         teacher: (query row, document row) -> teacher score.
     """
 
@@ -151,7 +151,7 @@ class StepAssembler:
         self.mask_false_negatives = mask_false_negatives
         self._known = Known(examples)
         # A cache for known positives outside of their query's step, to avoid repeated look-ups.
-        self._digest_of = lru_cache(_REMEMBERED)(lambda identifier: _digest(passage(identifier)))
+        self._digest_of = lru_cache(_REMEMBERED)(lambda identifier: passage_digest(passage(identifier)))
 
     def assemble(self, draws: Sequence[Draw]) -> StepTexts:
         """Return the texts of a step."""
@@ -173,7 +173,7 @@ class StepAssembler:
     def _false_negatives(
         self, draws: Sequence[Draw], passages: Sequence[Passage], positives: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
-        digests = {passage.id: _digest(passage) for passage in passages}
+        digests = {passage.id: passage_digest(passage) for passage in passages}
         rows_of_id: dict[str, list[int]] = {}
         rows_of_text: dict[bytes, list[int]] = {}
         for row, passage in enumerate(passages):
@@ -202,14 +202,12 @@ class Known:
 
     def positives(self, example: Example) -> set[str]:
         """Return the positives of the example, and of all other examples with its query."""
-        wanted = np.uint32(hash_of(example.query))
+        wanted = np.uint32(text_hash(example.query))
         first, last = (int(self._hashes.searchsorted(wanted, side=side)) for side in ("left", "right"))
         others = (self._examples[row] for row in self._rows[first:last].tolist())
-        return set(example.positives).union(*(other.positives for other in others if other.query == example.query))
-
-
-def _digest(passage: Passage) -> bytes:
-    return hashlib.blake2b(f"{passage.title}\0{passage.text}".encode(), digest_size=16).digest()
+        return set(example.positives).union(
+            *(other.positives for other in others if same_text(other.query, example.query))
+        )
 
 
 def hold_out(rows: Sequence[Example], options: ExampleOptions) -> tuple[Sequence[Example], Sequence[Example]]:

@@ -27,6 +27,7 @@ from retrievalkit import storage
 from retrievalkit.contracts import Loss, Progress, Representation, Side, Text
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example, unscored
+from retrievalkit.data.same_text import normal_form, passage_digest
 from retrievalkit.evaluation.significance import randomisation_test
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import save_weights
@@ -206,23 +207,25 @@ class DevSet:
         The pool has the positives, the first hard negatives of all questions, then the second, and random passages.
         Positives come last, so that a model that scores all texts equally is the worst.
         """
-        known: dict[Text, dict[Text, None]] = {}
+        spelled: dict[str, Text] = {}
+        known: dict[Text, dict[bytes, Text]] = {}
         for row in self.examples:
-            own = known.setdefault(row.content, {})
-            own |= dict.fromkeys(self._texts(row.positives[: LISTED - len(own)]))
-        golds = {text: None for own in known.values() for text in own}
+            own = known.setdefault(spelled.setdefault(normal_form(row.query), row.content), {})
+            for passage in map(self.passage, row.positives[: LISTED - len(own)]):
+                own.setdefault(passage_digest(passage), passage.content)
+        golds = {digest: text for own in known.values() for digest, text in own.items()}
         positives = {identifier for row in self.examples for identifier in row.positives}
         negatives = (row.negatives[place : place + 1] for place in range(LISTED) for row in self.examples)
-        others: dict[Text, None] = {}
+        others: dict[bytes, Text] = {}
         for passage in chain(map(self.passage, chain.from_iterable(negatives)), self._drawn()):
             if len(golds) + len(others) >= self.pool_size:
                 break
-            text = passage.content
-            if text not in golds and passage.id not in positives:
-                others[text] = None
-        texts = [*others, *golds]
-        places = {text: place for place, text in enumerate(texts)}
-        return texts, {query: [places[text] for text in own] for query, own in known.items()}
+            digest = passage_digest(passage)
+            if digest not in golds and passage.id not in positives:
+                others.setdefault(digest, passage.content)
+        places = {digest: place for place, digest in enumerate([*others, *golds])}
+        answers = {query: [places[digest] for digest in own] for query, own in known.items()}
+        return [*others.values(), *golds.values()], answers
 
     def loss(self, retriever: Retriever, loss: Loss, precision: Precision) -> float:
         """Return the training loss on the dev questions, each with its gold passage and first hard negative.

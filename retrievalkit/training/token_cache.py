@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retrievalkit.contracts import Encoder, Side, Text
+from retrievalkit.contracts import Side, Text
 
 _BYTES = 1 << 29
 _ENTRY = 256  # bytes per text next to its tokens: an array, a key and a dictionary entry
@@ -20,18 +20,18 @@ class TokenCache:
     so all texts are equally likely to be drawn next.
 
     Args:
-        tower: Returns the encoder of a side.
+        tokenize: Returns the token ids of texts of a side.
     """
 
-    def __init__(self, tower: Callable[[Side], Encoder]) -> None:
-        self._tower, self._room = tower, _BYTES
+    def __init__(self, tokenize: Callable[[Sequence[Text], Side], list[list[int]]]) -> None:
+        self._tokenize, self._room = tokenize, _BYTES
         self._kept: dict[bytes, np.ndarray] = {}
 
     def tokenize(self, texts: Sequence[Text], side: Side) -> list[np.ndarray]:
         """Return each text's token ids, int32."""
         keys = [_key(text, side) for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._kept}
-        computed = self._tower(side).tokenize(list(new.values()), side) if new else []
+        computed = self._tokenize(list(new.values()), side) if new else []
         ids = {key: np.asarray(row, dtype=np.int32) for key, row in zip(new, computed, strict=True)}
         token_ids = [ids[key] if key in ids else self._kept[key] for key in keys]
         for key, row in ids.items():

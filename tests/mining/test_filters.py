@@ -190,6 +190,15 @@ def test_copies_have_the_same_text_whatever_the_title_and_white_space():
     assert [question.copies for question in questions] == [frozenset()] * 3
 
 
+def test_examples_of_a_question_in_any_spelling_are_a_group():
+    """Their positives are known for each; the smallest id and its spelling do not depend on the order."""
+    rows = [Example("2", "is  it so? ", ("b",)), Example("1", "Is it so?", ("a",)), Example("3", "is it?", ("c",))]
+    for order in (rows, rows[::-1]):
+        same, other = sorted(group_questions(order), key=lambda question: question.query.id)
+        assert (same.query.id, same.query.text) == ("1", "Is it so?")
+        assert (sorted(same.ids), same.positives, other.positives) == (["1", "2"], {"a", "b"}, {"c"})
+
+
 def test_merging_puts_the_other_set_first_and_truncates_both():
     first = [Example("1", "x", ("p",), ("a", "b", "c")), Example("2", "y", ("p",), ("a",))]
     mined = [Example("1", "x", ("p",), ("d", "a", "e"))]
@@ -204,12 +213,15 @@ def test_merging_puts_the_other_set_first_and_truncates_both():
 
 
 def test_merging_into_a_pool_gives_one_example_per_question():
-    """It has the first set's negatives, then the second's, without repeats and without the positives of either."""
-    first = [Example("1", "x", ("p",), ("a", "m", "c"), ("yes",)), Example("2", "y", ("p",), ("a",))]
-    mined = [Example("1", "x", ("m",), ("d", "a", "p"), ("no",)), Example("3", "z", ("p",), ("a", "b", "c"))]
+    """It has the first set's negatives, then the second's, without repeats and without the positives of any example."""
+    first = [Example("1", "x", ("p",), ("a", "m", "c"), ("yes",)), Example("2", "y", ("p",), ("a", "n"))]
+    mined = [
+        Example("1", "X ", ("m",), ("d", "a", "p"), ("no",)), Example("3", "z", ("p",), ("a", "b", "c")),
+        Example("4", "y\n", ("n",), ("d", "p")), Example("5", "Y", ("o",)),
+    ]  # fmt: skip
     assert list(merge_examples(first, mined, keep=2, merge="pool")) == [
         Example("1", "x", ("p", "m"), ("a", "d"), ("yes", "no")),
-        Example("2", "y", ("p",), ("a",)),
+        Example("2", "y", ("p", "n", "o"), ("a", "d")),
         Example("3", "z", ("p",), ("a", "b")),
     ]
 

@@ -161,7 +161,7 @@ def test_examples_without_answers_are_mined_without_them(collection, capsys, wan
     ("run", "options", "error", "problem"),
     [
         ({"qa": "p1 p77"}, {}, DataError, "unknown document id 'p77'.*"),
-        ({"q1": "p1 p2"}, {}, InputError, "none of 2 questions is in the run.*'qa', the run like 'q1'"),
+        ({"q1": "p1 p2"}, {}, InputError, "has none of the 2 questions: .*'qa', the run like 'q1'"),
         ({"qa": "p1", "qb": "p4"}, {}, RetrievalkitError, "dropped all 2 hits .known positive 2."),
         ({}, {"source": "bm52"}, InputError, "did you mean 'bm25'"),
         ({}, {"source": "."}, ArtifactError, "a folder that rkit did not write"),
@@ -188,7 +188,7 @@ def test_examples_without_answers_are_mined_without_them(collection, capsys, wan
         ({}, {"model": "m"}, OptionError, "model only applies to an index"),
         ({}, {"indexer_options": {"k1": 1}}, OptionError, "indexer options only apply to bm25"),
         ({}, {"fusion": "rrf"}, OptionError, "there is only one"),
-        ({}, {"source": ["run.trec", "bm25"], "weights": [1.0]}, OptionError, "1 weights for 2"),
+        ({}, {"source": ["run.trec", "bm25"], "weights": [1.0]}, OptionError, "1 weight for 2 runs"),
         ({}, {"precision": "bf16"}, OptionError, "only applies to a checkpoint, an index or a re-ranker"),
     ],
 )

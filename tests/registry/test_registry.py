@@ -6,6 +6,7 @@ import contextlib
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import pytest
@@ -362,6 +363,43 @@ def test_option_types_imported_under_type_checking_are_an_error_of_the_plugin(tm
     use_files(write_module(tmp_path, "acme_hidden", source))
     with pytest.raises(registry.PluginError, match=r"acme_hidden:Component.*'Path' is not defined.*TYPE_CHECKING"):
         registry.create("loss", "acme")
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("rate=1.0", "the option 'rate' of 'acme_untyped:Component' has no type"),
+        ("rate: 'a number' = 1", "the options of 'acme_untyped:Component' cannot be read: .*a number"),
+        ("rate: int | 'x' = 1", "the options of 'acme_untyped:Component' cannot be read"),
+    ],
+)
+def test_an_option_without_a_readable_type_is_an_error_of_the_plugin(tmp_path, use_files, argument, problem):
+    source = hook('register("acme", "acme_untyped:Component")', kind="losses")
+    source = (
+        f"from __future__ import annotations\n{source}\nclass Component:\n    def __init__(self, *, {argument}): ..."
+    )
+    use_files(write_module(tmp_path, "acme_untyped", source))
+    with pytest.raises(registry.PluginError, match=problem):
+        registry.create("loss", "acme")
+
+
+def test_options_are_not_changed_by_their_readers():
+    registry.options(Component).clear()
+    assert "rate" in registry.options(Component)
+
+
+@dataclass
+class Size:
+    """Size of a component in a test."""
+
+    width: int = 1
+
+
+def test_an_option_may_be_a_dataclass():
+    class Sized:
+        def __init__(self, *, size: Size): ...
+
+    assert registry.check_options("made-up", Sized, {"size": {"width": 3}}) == {"size": Size(3)}
 
 
 def test_a_type_may_have_a_bound():

@@ -99,7 +99,7 @@ def odd(tmp_path):
     _write(tmp_path / "corpus.jsonl", [{"_id": one, "text": text} for one, text in passages.items()])
     _write(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "rome"}, {"_id": "q2", "text": " "}])
     examples = [{"query_id": "q1", "query": "rome", "positives": ["a"], "negatives": ["d"]}]
-    _write(tmp_path / "dev.jsonl", examples)
+    _write(tmp_path / "dev.jsonl", [{**examples[0], "query": "Rome\u00a0"}])
     examples.append({"query_id": "q3", "query": "the city", "positives": [], "negatives": ["a"]})
     _write(tmp_path / "examples.jsonl", examples)
     write_run(tmp_path / "run", {"q1": [("a", 2.0), ("d", 1.0)]})

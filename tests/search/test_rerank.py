@@ -19,7 +19,7 @@ from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.contracts import Progress
-from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.corpus import Passage, open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run, write_run
@@ -171,6 +171,20 @@ def test_a_reranker_learns(trained, euro, tiny_collection):
     assert losses[-1] < losses[0] / 2
     dev = DevLists(read_examples(euro["dev"]).rows, open_corpus(tiny_collection.corpus).get)
     assert fmean(dev.measure(CrossEncoder.load(trained), "fp32")["nDCG@10"]) > 0.8
+
+
+def test_known_positives_and_their_copies_are_not_negatives_of_dev_questions(trained, euro, tiny_collection):
+    """Of all examples of a question, in any spelling: such negatives change no figure of the question."""
+    passages = {one.id: one for one in open_corpus(tiny_collection.corpus)}
+    first, *others = read_examples(euro["dev"]).rows
+    same = next(row for row in others if row.query == first.query and not {*row.positives} & {*first.positives})
+    passages["copy"] = Passage("copy", "", f"{passages[first.positives[0]].text.upper()}\n")
+    spoiled = dataclasses.replace(first, negatives=("copy", *same.positives, *first.negatives))
+    respelled = dataclasses.replace(same, query=f" {same.query.title()}")
+    lists = [first, same], [spoiled, respelled]
+    model = CrossEncoder.load(trained)
+    plain, other = (DevLists(rows, passages.__getitem__).measure(model, "fp32") for rows in lists)
+    assert {name: values[0] for name, values in plain.items()} == {name: values[0] for name, values in other.items()}
 
 
 def test_the_manifest_records_the_training(train, tmp_path, euro, tiny_model):

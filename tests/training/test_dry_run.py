@@ -19,26 +19,49 @@ from retrievalkit.training.selection import DevSet
 PLUGIN = """
 import torch
 from retrievalkit import hookimpl
-from retrievalkit.contracts import Loss, LossValue, Pooler, Representation
+from retrievalkit.contracts import (
+    Batch, Encoder, EncoderInfo, Loss, LossValue, Pooler, Representation, TokenStates,
+)
 from retrievalkit.models.encoders.transformer import Transformer
 
 @hookimpl
 def register_encoders(register):
     register("deaf", "local_parts:Deaf")
+    register("fixed", "local_parts:Fixed")
 
 @hookimpl
 def register_poolers(register):
-    for name in ("narrow", "short", "bare", "picky"):
+    for name in ("plain", "narrow", "short", "bare", "picky"):
         register(name, f"local_parts:{name.title()}")
 
 @hookimpl
 def register_losses(register):
-    for name in ("wordless", "many", "nothing"):
+    for name in ("wordless", "many", "nothing", "float", "endless", "constant"):
         register(name, f"local_parts:{name.title()}")
 
 class Deaf(Transformer):
     def forward(self, batch, layers):
         return {}["hidden states"]
+
+class Fixed(Encoder):
+    info = EncoderInfo(32, 1, 100)
+
+    def __init__(self, model):
+        super().__init__()
+
+    def tokenize(self, texts, side):
+        return [[len(text.body), 1] for text in texts]
+
+    def collate(self, token_ids, side):
+        ids = torch.tensor([list(row) for row in token_ids])
+        return Batch(ids, torch.ones_like(ids), torch.zeros_like(ids).bool())
+
+    def forward(self, batch, layers):
+        states = batch.input_ids[..., None].float() * torch.arange(32)
+        return TokenStates({1: states}, batch.attention_mask, batch.input_ids, batch.special_mask)
+
+    def save(self, folder):
+        (folder / "config.json").write_text("{}")
 
 class Plain(Pooler):
     width = 32
@@ -73,6 +96,18 @@ class Many(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         return LossValue(queries.vectors.sum(dim=(1, 2)))
 
+class Float(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        return LossValue(queries.vectors.sum(), {"half": 0.5})
+
+class Endless(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        return LossValue(queries.vectors.sum() / 0)
+
+class Constant(Loss):
+    def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
+        return LossValue(queries.vectors.detach().sum())
+
 class Nothing(Loss):
     def forward(self, queries, documents, positives, progress, ignore=None, teacher=None):
         return queries.vectors.sum()
@@ -89,19 +124,38 @@ FAILING = [
     ),
     ({"loss": "many"}, PluginError, r"loss 'many' .*a LossValue with a total of shape \(2,\), and must return"),
     ({"loss": "nothing"}, PluginError, r"loss 'nothing' .*a Tensor, and must return a LossValue"),
+    ({"loss": "float"}, PluginError, "loss 'float' .*a LossValue with a half 0.5, and must"),
+    ({"loss": "endless"}, PluginError, "loss 'endless' .*its total on the first examples is (nan|-?inf)"),
+    ({"encoder": "fixed", "pooler": "mean"}, UnsupportedError, "nothing to train: encoder 'fixed', pooler 'mean'"),
     ({"loss": "contrastive+many"}, PluginError, r"loss 'many' .* a total of shape \(2,\)"),
     ({"loss": "self_contrastive"}, UnsupportedError, r"'self_contrastive' needs a pooler that keeps one"),
     ({"pooler": "picky", "dev": True}, UnsupportedError, r"'picky' fails when dev .* evaluated: ValueError \(local"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "error", "message"), FAILING, ids=str)
-def test_a_failing_part_is_named_and_nothing_is_written(
-    programs, examples, tmp_path, tmp_path_factory, monkeypatch, fresh_registry, changes, error, message
-):
+@pytest.fixture
+def parts(tmp_path_factory, monkeypatch, fresh_registry):
+    """Register the parts of the plugin."""
     path = tmp_path_factory.mktemp("plugin") / "local_parts.py"
     path.write_text(PLUGIN)
     monkeypatch.setenv("RKIT_PLUGIN_FILES", str(path))
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_pooler_on_an_encoder_without_weights_is_trained(programs, tmp_path):
+    manifest = programs["train"](tmp_path / "out", encoder="fixed", pooler="plain")
+    assert manifest["counts"]["steps"] > 0
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_loss_without_a_gradient_is_named(programs, tmp_path):
+    with pytest.raises(PluginError, match=r"loss 'constant' .*does not depend on the representations"):
+        programs["train"](tmp_path / "out", loss="constant")
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), FAILING, ids=str)
+@pytest.mark.usefixtures("parts")
+def test_a_failing_part_is_named_and_nothing_is_written(programs, examples, tmp_path, changes, error, message):
     changes = changes | ({"dev": examples["test"]} if "dev" in changes else {})
     with pytest.raises(error, match=message):
         programs["train"](tmp_path / "out", **changes)

@@ -19,7 +19,8 @@ CORPUS = Corpus.of(Passage(f"d{row}", "", f"text {row}") for row in range(30))
 
 def by_ids(row):
     positives = [f"d{row}", f"d{row + 2}"] if row % 5 else []
-    return {"query_id": f"q{row % 7}", "query": f"é {row % 7}", "positives": positives, "negatives": [f"d{row + 1}"]}
+    query = f"é {row % 7}" if row < 10 else f" E\u0301 {row % 7}\n"
+    return {"query_id": f"q{row % 7}", "query": query, "positives": positives, "negatives": [f"d{row + 1}"]}
 
 
 def tevatron(row):

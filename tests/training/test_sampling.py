@@ -82,8 +82,9 @@ def test_the_order_is_a_shuffle_that_differs_by_epoch_and_seed():
 
 
 def passage(name):
-    """Return a passage; `same-1` and `same-2` have the same text."""
-    return Passage(name, f"title of {name.split('-')[0]}", f"text of {name.split('-')[0]}")
+    """Return a passage; `same-1` and `same-2` have the same text, in two spellings and under two titles."""
+    text = f"text of {name.split('-')[0]}"
+    return Passage(name, f"title of {name}", f" {text.title()}\u200b" if name.endswith("-2") else text)
 
 
 def step(draws, known=None, **options):
@@ -103,7 +104,7 @@ def test_each_positive_is_followed_by_its_own_negatives():
     assert (made.ignore, made.teacher) == ([], {})
 
 
-EARLIER = Example("2", "a", ("q",))
+EARLIER = Example("2", "A\u00a0", ("q",))
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_metrics_worked_by_hand():
 POOLED = [
     Example("1", "qa", ("a", "a2"), ("a-", "b-", "x")),
     Example("2", "qb", ("b",), ("b-", "a")),
-    Example("3", "qa", ("a3",), ()),
+    Example("3", "QA ", ("a3",), ()),
 ]
 
 
@@ -103,8 +103,8 @@ POOLED = [
     ("size", "others"), [(0, []), (5, ["a-"]), (7, ["a-", "b-", "x"]), (9, ["a-", "b-", "x", "?", "?"])]
 )
 def test_the_pool_has_all_positives_then_the_hardest_negatives_then_random_passages(size, others):
-    """A passage that is another question's positive, or is drawn twice, occurs once."""
-    corpus = Corpus.of([passage(name) for name in ("a", "a-", "c", "d", "e")])
+    """A passage that is another question's positive, or is drawn twice, occurs once, in any spelling."""
+    corpus = Corpus.of([passage(name) for name in ("a", "A ", "a-", "\ta-", "c", "d", "e")])
     texts, answers = dev_set(POOLED, corpus=corpus, pool_size=size).pool
     names = [text.body for text in texts]
     assert len(set(names)) == len(names)

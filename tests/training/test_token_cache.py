@@ -35,7 +35,7 @@ def test_the_ids_are_those_of_the_text_its_fields_and_its_side(monkeypatch, room
     """Without room, with room for some texts, and for all of them."""
     monkeypatch.setattr(token_cache, "_BYTES", room)
     encoder = Letters()
-    cache = TokenCache(lambda side: encoder)
+    cache = TokenCache(encoder.tokenize)
     for side in ("query", "document", "query"):
         for texts in (TEXTS, [*TEXTS[::-1], TEXTS[0]]):
             assert [ids.tolist() for ids in cache.tokenize(texts, side)] == encoder.tokenize(texts, side)

@@ -80,12 +80,15 @@ def targets_of(name: str, *, model: str | None = None, options: Mapping[str, Any
     whole = [component for component in registered if same_name(component.distribution, name)]
     chosen = whole or [component for component in registered if component.name == name]
     # A distribution that could not be loaded has no component, and is tested too.
-    distributions = list(dict.fromkeys(plugin.distribution for plugin in registry.plugins()))
+    distributions = {plugin.distribution: plugin.name for plugin in registry.plugins()}
     packages = dict.fromkeys(component.distribution for component in chosen)
-    packages |= dict.fromkeys(each for each in distributions if same_name(each, name))
+    packages |= dict.fromkeys(
+        each for each, plugin in distributions.items() if same_name(each, name) or (not chosen and plugin == name)
+    )
     if not packages:
         known = dict.fromkeys((*(component.name for component in registered), *distributions))
-        raise UnknownNameError("component", name, known, hint="See rkit plugins list.")
+        hint = f"See rkit plugins list. {registry.default_registry().broken_plugins()}"
+        raise UnknownNameError("component", name, known, hint=hint)
     # A component of the core does not bring in the tests of the core's package.
     targets = [Target(PACKAGES, each, {}) for each in packages if whole or each != "retrievalkit"]
     options = options or {}

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from retrievalkit import registry
-from retrievalkit.errors import InputError, UnsupportedError, check_choice
+from retrievalkit.errors import InputError, PluginError, UnsupportedError, check_choice
 from retrievalkit_testing.drawing import EXAMPLES, LEAST, for_all
 
 
@@ -280,10 +280,12 @@ class Kit(Generic[C]):
         try:
             with limited(seconds):
                 cases = self.cases(name, **settings) if cases is None else cases
-        except InputError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a component may raise anything
+        except Exception as error:
+            if isinstance(error, InputError) and not isinstance(error, PluginError):
+                raise
             creation = ("creation", "It can be created with these options.")
+            if isinstance(error, PluginError) and (typed := self.properties.get("options_typed")):
+                creation = typed.name, typed.statement  # its options cannot be read
             return Report([Outcome(*creation, self._failure(error, *creation, kind, component))])
         outcomes: dict[str, Outcome] = {}
         for tested in self.properties.values():

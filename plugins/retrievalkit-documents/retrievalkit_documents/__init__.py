@@ -1,4 +1,4 @@
-"""Indexes that follow a folder of documents: `rkit sync`."""
+"""Documents: `documents:FOLDER` reads them in many formats, and `rkit sync` keeps indexes in sync with a folder."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def register_commands(register: Register) -> None:
         help="Keep indexes in sync with a folder of documents.",
         group="search",
     )
+
+
+@hookimpl
+def register_sources(register: Register) -> None:
+    """Register `documents:`."""
+    register("documents", "retrievalkit_documents.source:Documents")

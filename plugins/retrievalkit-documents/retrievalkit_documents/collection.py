@@ -212,7 +212,7 @@ class Collection:
                 after = read(_existing(folder, before), reusable, reader, work / "passages.jsonl", retry=retry)
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
-                synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped)
+                synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped, after.left)
                 if not dry_run:
                     self._update(folder, manifest, settings, after, synced, options.model)
             synced.seconds = time.monotonic() - start

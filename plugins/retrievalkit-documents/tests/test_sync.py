@@ -181,16 +181,16 @@ def test_damaged_rows_of_a_table_are_left_out_and_counted(sync, docs, tmp_path):
 
 
 def test_a_file_at_which_a_reader_fails_ends_no_sync(sync, docs, monkeypatch):
-    from retrievalkit_sync import folder
+    from retrievalkit_documents import folder
 
-    read, errors = folder.read_document, iter([RecursionError(), MemoryError(), OverflowError(), UnicodeError("x")])
+    read, errors = folder.passage_of, iter([RecursionError(), MemoryError()])
 
-    def fails(path, name):
-        if path.suffix == ".txt":
+    def fails(record):
+        if record.file.endswith(".txt"):
             raise next(errors)
-        return read(path, name)
+        return read(record)
 
-    monkeypatch.setattr(folder, "read_document", fails)
+    monkeypatch.setattr(folder, "passage_of", fails)
     assert sync()["skipped"] == {
         "that the reader cannot read (RecursionError)": ["berlin.txt"],
         "that the reader cannot read (MemoryError)": ["rome.txt"],

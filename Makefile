@@ -10,7 +10,7 @@ PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 # Test modules with a mark. Collecting the others too would import everything again in each process.
 marked = $$(grep -rlE --include='test_*.py' '$(1)' $(SUITES))
 # Plugins with many dependencies that the quickstart does not need.
-LARGE := $(filter %-serve %-ray %-sync,$(PLUGINS))
+LARGE := $(filter %-serve %-ray %-documents,$(PLUGINS))
 
 .PHONY: install install-dev quickstart test test-slow test-tour test-precision fuzz kill lint audit coverage docs dist sbom release bench bench-gpu gpu-bundle prove-gpu clean
 
@@ -140,6 +140,13 @@ PEERS := sentence-transformers[train] bm25s ranx pytrec_eval-terrier pyserini jd
 .venv-bench-late/installed: PEER := pylate
 .venv-bench-openvino/installed: PEER := sentence-transformers[openvino,onnx] datasets fastembed
 .venv-bench-infinity/installed: PEER := infinity-emb[server,optimum,torch]
+# Only benchmarks/documents.py uses markitdown: make .venv-bench-documents/installed
+.venv-bench-documents/installed: PEER := markitdown[docx,pdf,pptx,xlsx]
+.venv-bench-documents/installed: benchmarks/peers/constraints-documents.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint $< '$(PEER)'
+	touch $@
+
 .venv-bench-%/installed: benchmarks/peers/constraints-%.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint $< torch
@@ -147,4 +154,4 @@ PEERS := sentence-transformers[train] bm25s ranx pytrec_eval-terrier pyserini jd
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-bench .venv-bench-late .venv-bench-openvino .venv-bench-infinity .venv-audit quickstart site dist build
+	rm -rf $(VENV) .venv-bench .venv-bench-late .venv-bench-openvino .venv-bench-infinity .venv-bench-documents .venv-audit quickstart site dist build

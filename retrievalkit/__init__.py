@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker
 
 if TYPE_CHECKING:  # the public names; `__getattr__` gets their modules from these lines
+    from retrievalkit_documents.collection import Collection as Collection
+    from retrievalkit_documents.sync import sync as sync
     from retrievalkit_export.export import export as export
     from retrievalkit_serve.serve import serve as serve
-    from retrievalkit_sync.collection import Collection as Collection
-    from retrievalkit_sync.sync import sync as sync
 
     from retrievalkit.cli.command import command as command
     from retrievalkit.cli.doctor import doctor as doctor
@@ -77,9 +77,10 @@ def __getattr__(name: str) -> Any:
         from retrievalkit import registry
 
         # The error comes on the call: `from retrievalkit import *` works without the distribution.
-        provided = _MODULES[name].partition(".")[0].removeprefix(f"{__name__}_")  # the command of that distribution
-        if provided not in registry.names("command"):
-            return lambda *_, **__: registry.component("command", provided)
+        distribution = _MODULES[name].partition(".")[0].replace("_", "-")
+        command = next(known for known, provider in registry.DISTRIBUTIONS.items() if provider == distribution)
+        if command not in registry.names("command"):
+            return lambda *_, **__: registry.component("command", command)
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 

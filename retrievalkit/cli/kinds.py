@@ -133,7 +133,6 @@ def _kind(place: str) -> str | None:
     """Return the kind of data at a path or source; None if unknown."""
     from retrievalkit import storage
     from retrievalkit.data import kinds, sources
-    from retrievalkit.data.sources.documents import as_documents
 
     if place.startswith("package:"):
         return "model"
@@ -143,14 +142,14 @@ def _kind(place: str) -> str | None:
         return _NOTHING
     with suppress(RetrievalkitError, OSError):
         if not os.path.isdir(place):
-            return "documents" if as_documents(place) != place else kinds.kind_of(place)
+            return "documents" if sources.as_documents(place) != place else kinds.kind_of(place)
         if (kind := storage.kind_of(place)) in _KINDS:
             return kind
         if kind is None and os.path.lexists(os.path.join(place, storage.MANIFEST)):
             return None  # the command reports why it cannot be read
         if os.path.isfile(os.path.join(place, "config.json")):
             return "model"
-        if as_documents(place) != place:
+        if sources.as_documents(place) != place:
             return "documents"
         opened = sources.open_source(place)
         return "collection" if opened.holds("queries") else "corpus" if opened.holds("passages") else None

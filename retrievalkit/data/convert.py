@@ -37,8 +37,7 @@ from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
 from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.runs import open_run, write_run
-from retrievalkit.data.sources import Part, fingerprint, is_folder, open_source
-from retrievalkit.data.sources.documents import Documents, as_documents
+from retrievalkit.data.sources import Part, as_documents, fingerprint, is_folder, open_source
 from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
@@ -189,7 +188,7 @@ def convert(options: ConvertOptions) -> Converted:
         settings = {
             "kind": kind,
             "split": options.split,
-            **({"root": str(opened.root.absolute())} if isinstance(opened, Documents) else {}),
+            **({"root": str(opened.root.absolute())} if opened.root is not None else {}),
             **({} if columns is None else {"fields": asdict(columns)}),
             **cutting,
             **({"merge_parts": True} if options.merge_parts else {}),

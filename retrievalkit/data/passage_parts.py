@@ -27,12 +27,19 @@ from retrievalkit.data.examples import Examples
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Hits
-from retrievalkit.data.sources.documents import Documents
+from retrievalkit.data.sources import open_source, split_prefix
 from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import ArtifactError, DataError
 from retrievalkit.reporting import notices
 
-_WORD = re.compile(r"\S+")
+# Scripts without spaces: Chinese and Japanese, and Thai, Lao, Tibetan, Burmese and Khmer.
+_SIGNS = "\u2e80-\u2fff\u3005-\u3007\u3021-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_LETTERS = "\u0e01-\u0eff\u0f40-\u0fff\u1000-\u109f\u1780-\u17ff"
+_MARKS = "\u0e30-\u0e3a\u0e45-\u0e4e"  # vowels and tones after a letter of Thai
+_REST = rf"[^\w\s{_LETTERS}]*"  # punctuation after a sign
+_WORD = re.compile(rf"[{_SIGNS}]{_REST}|(?:[{_LETTERS}][{_MARKS}]*){{1,4}}{_REST}|[^\s{_SIGNS}{_LETTERS}]+")
+"""Words; in scripts without spaces, a sign, or four letters, in place of a word."""
+_UNSPACED = re.compile(rf"[{_SIGNS}{_LETTERS}\u3000-\u303f\uff00-\uffef]")
 _PARENTS = 4  # of COLLECTION/dense/segments/corpus-0001.jsonl
 _PART = re.compile(r"(.+)#([1-9][0-9]{0,15})", re.DOTALL)
 DOCUMENTS = "documents.json"
@@ -257,12 +264,15 @@ def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[i
     Args:
         texts: The passages.
         shared: The number of words that each passage shares with the next; None = detected: passages overlap if each
-            begins with whole words that end the previous one. Otherwise a space separates them.
+            begins with whole words that end the previous one. Otherwise a space separates them, if the script has any.
     """
     sizes = [_overlap(before, after, shared) for before, after in pairwise(texts)]
     if shared is None and not all(sizes):
         sizes = [0] * len(sizes)
-    rests = [text[size:] if size else f" {text}" for text, size in zip(texts[1:], sizes, strict=True)]
+    gaps = (
+        "" if _UNSPACED.match(before[-1:]) and _UNSPACED.match(after[:1]) else " " for before, after in pairwise(texts)
+    )
+    rests = [text[size:] if size else gap + text for gap, text, size in zip(gaps, texts[1:], sizes, strict=True)]
     ends = accumulate(map(len, rests), initial=len(texts[0]))
     return texts[0] + "".join(rests), [end - len(text) for end, text in zip(ends, texts, strict=True)]
 
@@ -272,15 +282,16 @@ def _overlap(before: str, after: str, shared: int | None) -> int:
     starts = [word.start() for word in _WORD.finditer(before)]
     candidates = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
     sizes = (len(before) - start for start in candidates if after.startswith(before[start:]))
-    return next((size for size in sizes if not after[size : size + 1].strip()), 0)
+    ends = {word.end() for word in _WORD.finditer(after)}
+    return next((size for size in sizes if size in ends), 0)
 
 
 def _origin(source: object) -> tuple[Path | None, int | None]:
     """Return the folder of a corpus's documents, and the number of words shared by consecutive passages, if known."""
     if not isinstance(source, str):  # passages in memory
         return None, None
-    if source.startswith("documents:"):
-        return Documents(source.removeprefix("documents:")).root, None
+    if split_prefix(source)[0] == "documents":
+        return open_source(source).root, None
     folders = [Path(source), *Path(source).parents][:_PARENTS]
     collection = next((folder for folder in folders if storage.kind_of(folder) == "collection"), None)
     if collection is None:

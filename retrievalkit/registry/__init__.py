@@ -68,7 +68,7 @@ DISTRIBUTIONS = {
     "export": "retrievalkit-export",
     "pydoc:": "retrievalkit-pydoc",
     "serve": "retrievalkit-serve",
-    "sync": "retrievalkit-sync",
+    **dict.fromkeys(("sync", "documents:"), "retrievalkit-documents"),
     **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }
 """Commands and source prefixes of our distributions -> the distribution to install."""

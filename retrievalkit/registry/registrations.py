@@ -67,7 +67,6 @@ def register_pretrainers(register: Register) -> None:
 @hookimpl
 def register_sources(register: Register) -> None:
     """Register the built-in sources."""
-    register("documents", "retrievalkit.data.sources.documents:Documents")
     register("hf", "retrievalkit.data.sources.remote:HuggingFace")
     register("irds", "retrievalkit.data.sources.remote:IrDatasets")
     register("parquet", "retrievalkit.data.sources.local:Parquet")

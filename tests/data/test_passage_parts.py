@@ -302,3 +302,16 @@ def test_examples_may_refer_to_documents_that_the_corpus_stores_as_passages(tmp_
     write(examples, [{"query": "which river", "positives": ["c"], "negatives": []}])  # the ids of c were not cut
     with pytest.raises(DataError, match="unknown document id 'c'"):
         open_examples(examples, open_corpus(corpus), "train")
+
+
+@pytest.mark.parametrize(
+    "text", ["借书证的办理方法和有效期限。" * 99, "การศึกษาเป็นสิ่งสำคัญ" * 150, "Python 3を使う方法。" * 70]
+)
+@pytest.mark.parametrize("stride", [50, 100])
+def test_texts_without_spaces_are_cut_by_signs(text, stride):
+    """A Chinese or Japanese sign, or four Thai letters, count as a word, and the whole text is restored."""
+    cut = windows(text, 100, stride)
+    assert len(cut) > 2
+    assert max(map(len, cut)) < 700
+    assert joined(cut, 100 - stride)[0].replace(" ", "") == text.replace(" ", "")
+    assert cut[1] in text

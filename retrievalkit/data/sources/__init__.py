@@ -7,19 +7,20 @@ import re
 from pathlib import Path
 
 from retrievalkit import registry
-from retrievalkit.data.sources.document_text import READERS, UnreadableError, read_document
 from retrievalkit.data.sources.local import Local, files_below
 from retrievalkit.data.sources.source import PARTS, InMemory, Memory, Part, Row, Source
-from retrievalkit.errors import InputError, MissingDependencyError, nearest, shortlist
+from retrievalkit.errors import InputError, MissingDependencyError, OptionError, nearest, shortlist
 from retrievalkit.registry import trust
 
 __all__ = [
     "open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix",
-    "files_below", "READERS", "UnreadableError", "read_document",
+    "as_documents", "files_below",
 ]  # fmt: skip
 
 # At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
+_DOCUMENTS = (".docx", ".html", ".md", ".pdf")
+_DATA = (".jsonl", ".json", ".tsv", ".csv", ".parquet", ".gz", ".zst")
 
 
 def open_source(address: str | Path) -> Source:
@@ -69,6 +70,37 @@ def split_prefix(address: str | Path) -> tuple[str, str]:
     if match and match[1] in registry.names("source"):
         return match[1], match[2]
     return "", str(address)
+
+
+def as_documents(source: str | Path, root: str | Path | None = None) -> str | Path:
+    """Return the address of a document or of a folder of documents, if the source `documents` reads it; else `source`.
+
+    Args:
+        source: A file, a folder or an address.
+        root: The base folder of the document ids; None = the folder itself.
+    """
+    if split_prefix(source)[0]:
+        address = None
+    elif "documents" in registry.names("source"):
+        documents: type[Source] = registry.get("source", "documents")
+        address = documents.address_of(source, root)
+    elif root is not None or _may_be_documents(source):
+        raise MissingDependencyError("retrievalkit-documents", f"reading '{source}'", "'retrievalkit[documents]'")
+    else:
+        address = None
+    if address is None and root is not None:
+        msg = f"root sets the base folder of document ids, but '{source}' has ids of its own. Leave it out."
+        raise OptionError(msg)
+    return source if address is None else str(address)
+
+
+def _may_be_documents(path: str | Path) -> bool:
+    if not os.path.isdir(path):
+        return str(path).lower().endswith(_DOCUMENTS)
+    names = [name.lower() for name in os.listdir(path)]
+    return not any(name.endswith(_DATA) for name in names) and any(
+        name.lower().endswith((*_DOCUMENTS, ".txt")) for *_, inside in os.walk(path) for name in inside
+    )
 
 
 def is_folder(address: str | Path) -> bool:

@@ -168,7 +168,7 @@ class Local(Source):
 
     def _find_corpus(self) -> list[Path]:
         """Return the file itself, the corpus of a BEIR folder, or all data files of a folder."""
-        from retrievalkit.data.sources.documents import as_documents
+        from retrievalkit.data.sources import as_documents
 
         if (documents := as_documents(self.path)) != self.path:
             kind = "a folder of documents" if self.is_folder else "a document"

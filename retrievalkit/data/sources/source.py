@@ -47,17 +47,27 @@ class Source:
             `old.films` without a prefix.
         content_hashed: True if `fingerprint` covers the content and opening the source has no side effects. Otherwise
             the user must name the source: an index manifest, which may be untrusted, cannot.
+        root: The folder in which ids are paths of files, if they are.
     """
 
     reads_files: ClassVar[bool] = False
     content_hashed: ClassVar[bool] = False
     address: str = ""
+    root: Path | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    @classmethod
+    def address_of(cls, path: str | Path, root: str | Path | None = None) -> str | None:  # noqa: ARG003
+        """Return the address of a path that this source reads without its prefix, with ids relative to `root`.
+
+        Only the source named `documents` is tried; None for paths of other sources.
+        """
+        return None
 
     def passages(self) -> Iterable[Row]:
         """Return the corpus: rows such as {"id": ..., "title": ..., "text": ...}, always in the same order."""

@@ -15,7 +15,7 @@ from retrievalkit.data.examples import read_examples
 from retrievalkit.data.kinds import kind_of
 from retrievalkit.data.qrels import read_qrels
 from retrievalkit.data.queries import read_queries
-from retrievalkit.data.sources import fingerprint, open_source, split_prefix
+from retrievalkit.data.sources import as_documents, fingerprint, open_source, split_prefix
 from retrievalkit.errors import DataError, InputError, MissingDependencyError
 
 PLUGIN = '''
@@ -126,14 +126,21 @@ def test_a_part_that_a_source_lacks_is_refused(films, tmp_path):
         read_queries(tmp_path / "a.lines")
 
 
-def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_provides_it(monkeypatch, fresh_registry):
+def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_provides_it(
+    monkeypatch, fresh_registry, tmp_path
+):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "a.md").write_text("a note")
     monkeypatch.setenv("RKIT_PLUGINS", "")
     fresh_registry()
     with pytest.raises(MissingDependencyError, match=r"'pydoc:click' needs .* pip install retrievalkit-pydoc"):
         open_source("pydoc:click")
+    with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[documents\]'"):
+        as_documents(folder)
     with pytest.raises(
         InputError,
-        match=r"not a known source prefix; did you mean 'irds:vaswani'\? Known: csv:, documents:, hf:, irds:",
+        match=r"not a known source prefix; did you mean 'irds:vaswani'\? Known: csv:, hf:, irds:",
     ):
         open_source("ird:vaswani")
     with pytest.raises(DataError, match="does not exist"):

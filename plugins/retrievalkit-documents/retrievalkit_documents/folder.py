@@ -20,11 +20,19 @@ from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_cor
 from retrievalkit.data.files import LONGEST_LINE, fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
-from retrievalkit.data.sources import READERS, UnreadableError, files_below, read_document
+from retrievalkit.data.sources import files_below
 from retrievalkit.errors import DataError, RetrievalkitError
+from retrievalkit_documents.readers import READERS
+from retrievalkit_documents.source import identifier_of
+from retrievalkit_documents.tables import read_table
+from retrievalkit_documents.text import Document, UnreadableError
+from retrievalkit_documents.workers import read_documents
 
-TABLES = (".csv", ".jsonl")
-LIMITS = {**dict.fromkeys(READERS, LONGEST_LINE), **dict.fromkeys((".pdf", ".docx", *TABLES), math.inf)}
+TABLES = (".csv", ".tsv", ".jsonl")
+_TEXTS = ("plain", "html", "markdown", "mail", "notebook", "rst")
+LIMITS = dict.fromkeys((*READERS, *TABLES), math.inf) | {
+    ending: LONGEST_LINE for ending, reader in READERS.items() if reader.startswith(_TEXTS)
+}
 """File extension -> maximum size of a file in bytes; readers limit the text of the others themselves."""
 _UNSETTLED = 2_000_000_000
 """Nanoseconds: a file changed this shortly before it is read may change again with the same timestamp."""
@@ -66,12 +74,14 @@ class State:
         passages: The file with the passages; None if there are none.
         others: Paths of files that are not read, by reason.
         read: Number of files read rather than reused.
+        left: Content of the files read that is not in their text: kind, such as "images" -> number in each file.
     """
 
     files: dict[str, File] = field(default_factory=dict)
     passages: Path | None = None
     others: dict[str, list[str]] = field(default_factory=dict)
     read: int = 0
+    left: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def documents(self) -> dict[str, str]:
@@ -110,20 +120,24 @@ class Reader:
     cut: Callable[[str], list[str]]
     columns: Columns
 
-    def passages(self, path: Path, name: str) -> tuple[list[Passage], str]:
-        """Return the passages of a file, whose ids begin with its name, and a note on content that is left out.
+    def passages(self, path: Path, name: str, document: Document | UnreadableError | None) -> tuple[list[Passage], str]:
+        """Return the passages of a file, a table or a document that was read, and a note on content that is left out.
+
+        Their ids begin with the file's name.
 
         Raises:
             UnreadableError: The file has no passages.
             DataError: The file cannot be read.
         """
         note = ""
-        if path.suffix.lower() in TABLES:
+        if document is None:
             rows, note = self._rows(path)
             whole = [replace(row, id=f"{name}/{row.id}") for row in rows]
+        elif isinstance(document, UnreadableError):
+            raise document
         else:
-            title, text, fields = read_document(path, "")
-            whole = [passage_of(Record(str(path), 1, {"id": name, "title": title, "text": text, "metadata": fields}))]
+            fields = {"id": name, "title": document.title, "text": document.text, "metadata": document.fields}
+            whole = [passage_of(Record(str(path), 1, fields))]
         parts = [part for passage in whole for part in parts_of(passage, self.cut) if part.text.strip() or part.title]
         if not parts:
             msg = "without text"
@@ -132,13 +146,12 @@ class Reader:
 
     def _rows(self, path: Path) -> tuple[list[Passage], str]:
         """Return the rows of a table, by the user's fields, or else by the default fields; see `_loaded`."""
-        try:
+        for columns in dict.fromkeys((self.columns, Columns())):
+            with suppress(DataError):
+                return _loaded(path, columns)
+        if path.suffix.lower() == ".jsonl":
             return _loaded(path, self.columns)
-        except DataError:
-            if self.columns != Columns():
-                with suppress(DataError):
-                    return _loaded(path, Columns())
-            raise
+        return read_table(path, lambda file: _loaded(file, Columns()))
 
 
 def _loaded(path: Path, columns: Columns) -> tuple[list[Passage], str]:
@@ -172,42 +185,94 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    files = files_below(folder, LIMITS, state.others)
-    same = [name for name, _ in files] == list(before.files)
-    if same and all(before.files[name].is_at(path, retry=retry) for name, path in files):
+    paths = _named_files(folder, state.others)
+    same = [name for name, _ in paths] == list(before.files)
+    if same and all(before.files[name].is_at(path, retry=retry) for name, path in paths):
         return replace(before, others=state.others, read=0)
     known = before.groups()
 
     def unchanged(name: str) -> list[Passage]:
         return next(group for other, group in known if other == name)  # both are in path order
 
+    def checked() -> Iterator[_Check]:
+        for name, path in paths:
+            check = _Check(name, path, before.files.get(name))
+            check.look(retry=retry)
+            yield check
+
     def passages() -> Iterator[Passage]:
-        for name, path in files:
-            old = before.files.get(name)
-            group: list[Passage] = []
-            stamp: tuple[int, ...] = ()
-            digest, problem, note, has_same_content = "", "", "", False
-            if old is not None and old.is_at(path, retry=retry):
+        for check, document in read_documents(checked(), lambda check: check.document):
+            name, old, group = check.name, check.old, list[Passage]()
+            if old is not None and check.is_same:
                 state.files[name] = old
                 yield from unchanged(name)
                 continue
-            try:
-                stamp = _stamp(path)
-                digest = fingerprint(path)
-                has_same_content = old is not None and old.digest == digest and not old.problem
-                if not has_same_content:
-                    state.read += 1
-                    group, note = reader.passages(path, name)
-            except Exception as error:  # noqa: BLE001 - a parser may raise anything, and ends its file, not the folder
-                problem = _reason(error, path)
-            if has_same_content and old is not None:
+            problem, note = check.problem, ""
+            if check.has_same_content and old is not None:
                 group, note = unchanged(name), old.note
+            try:
+                if not (check.has_same_content or problem):
+                    state.read += 1
+                    group, note = reader.passages(check.path, name, document)
+                    for kind, count in document.left.items() if isinstance(document, Document) else ():
+                        state.left.setdefault(kind, []).append(count)
+            except Exception as error:  # noqa: BLE001 - a parser may raise anything, and ends its file, not the folder
+                problem = _reason(error, check.path)
+            stamp = check.stamp
             settled = bool(stamp) and max(stamp[1:]) < time.time_ns() - _UNSETTLED
-            state.files[name] = File(stamp if settled else (), digest, len(group), problem, note)
+            state.files[name] = File(stamp if settled else (), check.digest, len(group), problem, note)
             yield from group
 
     write_corpus(output, passages())
     return state
+
+
+@dataclass
+class _Check:
+    """A file compared with the last reading.
+
+    Attributes:
+        is_same: True if it has the same stamp.
+        has_same_content: True if it has another stamp, but the same content.
+        problem: The reason why its content cannot be compared.
+    """
+
+    name: str
+    path: Path
+    old: File | None
+    stamp: tuple[int, ...] = ()
+    digest: str = ""
+    is_same: bool = False
+    has_same_content: bool = False
+    problem: str = ""
+
+    def look(self, *, retry: bool) -> None:
+        """Compare stamp and content; the stamp comes first, because the file may change in between."""
+        self.is_same = self.old is not None and self.old.is_at(self.path, retry=retry)
+        if self.is_same:
+            return
+        try:
+            self.stamp = _stamp(self.path)
+            self.digest = fingerprint(self.path)
+        except (OSError, DataError) as error:
+            self.problem = _reason(error, self.path)
+        self.has_same_content = self.old is not None and self.old.digest == self.digest and not self.old.problem
+
+    @property
+    def document(self) -> Path | None:
+        """The file, if it has to be read as a document."""
+        read = not (self.is_same or self.has_same_content or self.problem)
+        return self.path if read and self.path.suffix.lower() not in TABLES else None
+
+
+def _named_files(folder: Path, others: dict[str, list[str]]) -> list[tuple[str, Path]]:
+    """Return the id and the path of each file to read; names that differ only in the form of letters are one id."""
+    named: dict[str, Path] = {}
+    for name, path in files_below(folder, LIMITS, others):
+        identifier = identifier_of(Path(name))
+        if named.setdefault(identifier, path) is not path:
+            others.setdefault("with the name of another file, in another form of its letters", []).append(name)
+    return sorted(named.items())
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

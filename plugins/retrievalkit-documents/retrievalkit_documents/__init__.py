@@ -1,4 +1,4 @@
-"""Indexes that follow a folder of documents: `rkit sync`."""
+"""Documents: `documents:FOLDER` reads them in many formats, and `rkit sync` keeps indexes in sync with a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ def register_commands(register: Register) -> None:
     """Register `rkit sync`."""
     register(
         "sync",
-        "retrievalkit_sync.sync:sync",
+        "retrievalkit_documents.sync:sync",
         help="Keep indexes in sync with a folder of documents.",
         group="search",
     )
+
+
+@hookimpl
+def register_sources(register: Register) -> None:
+    """Register `documents:`."""
+    register("documents", "retrievalkit_documents.source:Documents")

@@ -1,41 +1,42 @@
-"""Local documents: `documents:FOLDER` or `documents:FILE`, with .txt, .md, .html, .pdf and .docx files.
+"""Local documents: `documents:FOLDER` or `documents:FILE`.
 
 Each document is a passage whose id is its path in the folder, so ids do not depend on other documents. In
 `documents:FOLDER/./PATH`, as in rsync, ids are relative to FOLDER: the same ids as in the whole folder.
-`rkit convert FOLDER OUT` accepts a folder without the prefix; `--passages` cuts the documents into passages.
+Commands accept a folder of documents without the prefix; `rkit convert --passages` cuts the documents into passages.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.data import files
-from retrievalkit.data.records import id_problem
-from retrievalkit.data.sources.document_text import READERS, UnreadableError, read_document
-from retrievalkit.data.sources.local import ABOUT
-from retrievalkit.data.sources.source import Source
+from retrievalkit.data.records import Record
+from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.reporting import notices
-from retrievalkit.storage import fingerprint_value
+from retrievalkit_documents.readers import CODE, READERS
+from retrievalkit_documents.text import Document
+from retrievalkit_documents.workers import read_documents
 
 _OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
+_ABOUT = ("readme", "license", "licence")
 
 
 class Documents(Source):
-    """Text, Markdown, HTML, PDF and Word files as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
+    """Documents as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
 
-    Hidden files and folders are skipped. A note counts and names all other skipped files: documents that cannot be
-    read as text, files of other types, and links to folders, which are not followed.
-
-    Attributes:
-        root: The base folder of the ids.
+    Hidden files and folders are skipped. Notes count and name all other skipped files (documents that cannot be read as
+    text, files of other types, and links to folders, which are not followed), and count what documents contain besides
+    text.
     """
 
     content_hashed = True
+    root: Path
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -44,18 +45,34 @@ class Documents(Source):
         root, mark, _ = name.rpartition("/./")
         self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
+    @classmethod
+    def address_of(cls, path: str | Path, root: str | Path | None = None) -> str | None:
+        """Return the address of a document, or of a folder of documents without other data; None for other paths."""
+        if not _holds_documents(Path(path)):
+            return None
+        if root is None:
+            return f"documents:{path}"
+        inside = os.path.relpath(path, root)
+        if inside.split(os.sep)[0] == os.pardir:
+            msg = f"'{path}' is not in the root '{root}'. Give a folder that contains all documents."
+            raise OptionError(msg)
+        return f"documents:{root}/./{inside}"
+
     def passages(self) -> Iterator[dict[str, Any]]:
         """Yield the documents, by path."""
         unread: dict[str, list[str]] = {}
+        left: dict[str, list[int]] = {}
         count = 0
-        for identifier, path in self._documents:
-            try:
-                title, text, fields = read_document(path, identifier)
-            except UnreadableError as error:
-                unread.setdefault(str(error), []).append(identifier)
+        for (identifier, _), document in read_documents(self._documents, lambda item: item[1]):
+            if not isinstance(document, Document):
+                unread.setdefault(str(document), []).append(identifier)
                 continue
             count += 1
-            yield {"id": identifier, "title": title, "text": text, **({"metadata": fields} if fields else {})}
+            for kind, number in document.left.items():
+                left.setdefault(kind, []).append(number)
+            title = document.title or PurePosixPath(identifier).stem
+            metadata = {"metadata": document.fields} if document.fields else {}
+            yield {"id": identifier, "title": title, "text": document.text.strip(), **metadata}
         if not count:
             msg = f"no document can be read: {files.grouped(unread)}. Give documents with text in them."
             raise DataError(msg, file=self.path)
@@ -67,9 +84,13 @@ class Documents(Source):
             total = sum(map(len, unread.values()))
             reasons = files.grouped(unread)
             notices.note(f"Not read: {total:,} of the {total + count:,} files of '{self.path}', {reasons}.")
+        if left:
+            notices.note(f"Not read in the documents of '{self.path}': {counts_of(left)}.")
 
     def fingerprint(self) -> str:
         """Return a hash of the names and contents of the documents."""
+        from retrievalkit.contracts.commands import fingerprint_value  # imports models
+
         return fingerprint_value([[identifier, files.fingerprint(path)] for identifier, path in self._documents])
 
     def size(self) -> int:
@@ -83,37 +104,31 @@ class Documents(Source):
     @cached_property
     def _documents(self) -> list[tuple[str, Path]]:
         """The documents with their ids."""
-        documents = sorted((path.relative_to(self.root).as_posix(), path) for path in self._files if _is_document(path))
+        documents = sorted(
+            (identifier_of(path.relative_to(self.root)), path) for path in self._files if _is_document(path)
+        )
         if not documents:
             contents = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
             msg = f"it contains no documents ({', '.join(READERS)}), but {contents}. Give a folder of documents."
             raise DataError(msg, file=self.path)
         for identifier, path in documents:
-            if problem := id_problem(identifier):
-                msg = f"the path is the id of the document, and {problem} Rename the file."
-                raise DataError(msg, file=ascii(str(path)))
+            try:
+                Record(ascii(str(path)), 1, {"path": identifier}).identifier("path")
+            except DataError as error:
+                msg = f"{error} The path is the id of the document: rename the file."
+                raise DataError(msg) from None
         return documents
 
 
-def as_documents(source: str | Path, root: str | Path | None = None) -> str | Path:
-    """Return the address of a source: `documents:PATH` for a document or a folder of documents without other data.
+def identifier_of(path: PurePosixPath | Path) -> str:
+    """Return the id of a document at a path: some systems store names in decomposed letters."""
+    return unicodedata.normalize("NFC", path.as_posix())
 
-    Args:
-        source: A file, a folder or an address.
-        root: The base folder of the document ids; None = the folder itself.
-    """
-    if not _holds_documents(Path(source)):
-        if root is not None:
-            msg = f"root sets the base folder of document ids, but '{source}' has ids of its own. Leave it out."
-            raise OptionError(msg)
-        return source
-    if root is None:
-        return f"documents:{source}"
-    inside = os.path.relpath(source, root)
-    if inside.split(os.sep)[0] == os.pardir:
-        msg = f"'{source}' is not in the root '{root}'. Give a folder that contains all documents."
-        raise OptionError(msg)
-    return f"documents:{root}/./{inside}"
+
+def counts_of(left: Mapping[str, Sequence[int]]) -> str:
+    """Format the number of each kind of content, and of the documents with it."""
+    kinds = sorted(left.items(), key=lambda item: -sum(item[1]))
+    return "; ".join(f"{kind} ({sum(counts):,} in {len(counts):,} files)" for kind, counts in kinds)
 
 
 def _holds_documents(path: Path) -> bool:
@@ -123,7 +138,10 @@ def _holds_documents(path: Path) -> bool:
             return False
         tables = any(name.lower().endswith(".csv") for name in visible)
         # A README next to tables describes them; it is not a document.
-        return any(_is_document(file) and not (tables and file.stem.lower() in ABOUT) for file in _below(path))
+        return any(
+            _is_document(file) and file.suffix.lower() not in CODE and not (tables and file.stem.lower() in _ABOUT)
+            for file in _below(path)
+        )
     if not _is_document(path) or path.suffix.lower() != ".txt":
         return _is_document(path)
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from retrievalkit.contracts.commands import counted, printable
 from retrievalkit.errors import shortlist
-from retrievalkit_sync.folder import Difference
+from retrievalkit_documents.folder import Difference
+from retrievalkit_documents.source import counts_of
 
 _SHOWN = 20
 
@@ -23,6 +24,7 @@ class Synced:
         documents: The documents that differ from the last sync.
         read: Number of files read.
         skipped: Paths of files that are not in the indexes, by reason.
+        left: Content of the files read that is not in the indexes: kind, such as "images" -> number in each file.
         total: Number of passages in the indexes.
         added: Number of new passages.
         changed: Number of passages whose text changed.
@@ -37,6 +39,7 @@ class Synced:
     documents: Difference
     read: int
     skipped: Mapping[str, Sequence[str]]
+    left: Mapping[str, Sequence[int]] = field(default_factory=dict)
     total: int | None = None
     added: int = 0
     changed: int = 0
@@ -67,6 +70,7 @@ class Synced:
             "documents": documents,
             **({} if self.is_dry else counts),
             "skipped": {reason: list(paths) for reason, paths in self.skipped.items()},
+            "not_read": {kind: sum(counts) for kind, counts in self.left.items()},
             "seconds": round(self.seconds, 3),
         }
 
@@ -87,6 +91,8 @@ class Synced:
             rows["passages"] = ", ".join(kinds)
             rows["encoded"] = counted(self.encoded, "texts")
         rows["seconds"] = f"{self.seconds:.1f}"
+        if self.left:
+            rows["not read"] = counts_of(self.left)
         title = f"{self.folder} -> {self.index}{' (dry run: nothing was changed)' if self.is_dry else ''}"
         lines = [title, *(f"  {name:<11}{value}" for name, value in rows.items())]
         reasons = sorted(self.skipped.items(), key=lambda item: -len(item[1]))

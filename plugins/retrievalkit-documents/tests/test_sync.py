@@ -94,20 +94,36 @@ def test_rows_of_tables_are_documents(sync, docs, tmp_path):
     assert report["passages"] == {"added": 0, "changed": 0, "removed": 2, "unchanged": 7}
 
 
+TABLES = {
+    "named.csv": ('sep=;\r\nid;text;price\r\n1;"a ""quoted"" text; here";3,50\r\n', 'a "quoted" text; here'),
+    "unnamed.csv": ('name,price\nZebra,42\n"Multi\nline",7\n', "name: Zebra | price: 42"),
+    "tabs.tsv": ("question\tanswer\nwhy?\tbecause\n", "question: why? | answer: because"),
+    "encoded.csv": ("id,text\n1,caf\xe9\n".encode("latin-1"), "caf\xe9"),
+}
+
+
+def test_tables_of_spreadsheet_programs_are_read(sync, docs, tmp_path):
+    """With `sep=`, in a local encoding, and without a column of texts."""
+    for name, (content, _) in TABLES.items():
+        (docs / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert sync()["skipped"] == {}
+    held = passages(tmp_path / "index" / "dense")
+    assert {name for name, (_, text) in TABLES.items() if text not in held.values()} == set()
+
+
 def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
     (docs / "a.docx").write_bytes(b"PK broken")
     (docs / "b.docx").write_bytes(b"no archive")
     (docs / "empty.txt").write_text(" ")
     (docs / "binary.txt").write_bytes(b"\0\1")
-    (docs / "numbers.csv").write_text("x,y\n1,2\n")
+    (docs / "header.csv").write_text("x,y\n")
     (docs / "image.png").write_bytes(b"png")
     (docs / ".hidden.txt").write_text("hidden")
     (docs / "new\nline.txt").write_text("a text")
     (docs / os.fsdecode(b"caf\xe9.txt")).write_text("a text")
     skipped = sync()["skipped"]
-    reason = next(name for name in skipped if "field" in name)
-    assert "fields are x, y" in reason
-    assert {name: paths for name, paths in skipped.items() if name != reason} == {
+    assert skipped == {
+        "not a table with a header and rows": ["header.csv"],
         "damaged": ["a.docx", "b.docx"],
         "without text": ["empty.txt"],
         "binary": ["binary.txt"],
@@ -165,16 +181,16 @@ def test_damaged_rows_of_a_table_are_left_out_and_counted(sync, docs, tmp_path):
 
 
 def test_a_file_at_which_a_reader_fails_ends_no_sync(sync, docs, monkeypatch):
-    from retrievalkit_sync import folder
+    from retrievalkit_documents import folder
 
-    read, errors = folder.read_document, iter([RecursionError(), MemoryError(), OverflowError(), UnicodeError("x")])
+    read, errors = folder.passage_of, iter([RecursionError(), MemoryError()])
 
-    def fails(path, name):
-        if path.suffix == ".txt":
+    def fails(record):
+        if record.file.endswith(".txt"):
             raise next(errors)
-        return read(path, name)
+        return read(record)
 
-    monkeypatch.setattr(folder, "read_document", fails)
+    monkeypatch.setattr(folder, "passage_of", fails)
     assert sync()["skipped"] == {
         "that the reader cannot read (RecursionError)": ["berlin.txt"],
         "that the reader cannot read (MemoryError)": ["rome.txt"],
@@ -291,7 +307,7 @@ def test_other_folders_are_no_collections(docs, tiny_model, tmp_path):
 
 
 def test_many_changes_are_compacted(sync, docs, tmp_path, monkeypatch):
-    monkeypatch.setattr("retrievalkit_sync.collection._MOST_SEGMENTS", 3)
+    monkeypatch.setattr("retrievalkit_documents.collection._MOST_SEGMENTS", 3)
     sync()
     for number in range(4):
         write(docs / "rome.txt", f"Rome number {number}.")

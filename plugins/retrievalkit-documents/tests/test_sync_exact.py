@@ -12,7 +12,7 @@ import pytest
 from document_folders import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retrievalkit_sync import collection as collection_module
+from retrievalkit_documents import collection as collection_module
 
 import retrievalkit as rk
 from killed_processes import in_another_process, kill_at_call

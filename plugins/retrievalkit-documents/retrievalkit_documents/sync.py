@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from retrievalkit.contracts.commands import CommandOptions, say
 from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit_sync.collection import Collection, CollectionOptions
-from retrievalkit_sync.report import Synced
+from retrievalkit_documents.collection import Collection, CollectionOptions
+from retrievalkit_documents.report import Synced
 
 _EVERY = 10_000
 """Milliseconds between checks of a folder without reported changes, as on network file systems."""
@@ -26,14 +26,14 @@ class SyncOptions(CollectionOptions, CommandOptions):
     """Options of `sync`.
 
     Args:
-        folder: The folder of documents: .txt, .md, .html, .pdf, .docx, .csv and .jsonl, including all subfolders.
+        folder: The folder of documents and tables, including all subfolders.
         indexes: Collections (created if missing, with a dense and a bm25 index), or existing indexes.
         dry_run: List what would be added, changed, removed and renamed; change nothing.
         watch: Keep following the folder until interrupted.
     """
 
     folder: Annotated[Place, Argument()]
-    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX...")]
+    indexes: Annotated[Place | tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX...")]
     _: KW_ONLY
     dry_run: bool = False
     watch: bool = False
@@ -64,7 +64,8 @@ def sync(options: SyncOptions) -> Syncs:
     if options.watch and options.dry_run:
         msg = "watch and dry_run exclude each other. Set only one of them."
         raise OptionError(msg)
-    collections = [Collection(place) for place in options.indexes]
+    places = options.indexes if isinstance(options.indexes, tuple) else (options.indexes,)
+    collections = [Collection(place) for place in places]
     syncs = Syncs(index.follow(options.folder, options, dry_run=options.dry_run) for index in collections)
     if not options.watch:
         return syncs

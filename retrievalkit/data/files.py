@@ -16,14 +16,14 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from retrievalkit.errors import DataError, nearest, shortlist
 from retrievalkit.registry.modules import large_imports
-from retrievalkit.storage import fingerprint_file, open_regular, write_file
+from retrievalkit.storage import fingerprint_file, write_file
 
 LONGEST_LINE = 1 << 26
 """Maximum bytes of a line, decompressed; a longer line is refused before it fills the memory."""
@@ -125,13 +125,6 @@ def fingerprint(path: str | Path) -> str:
     """Return a fingerprint of a file's bytes."""
     with reading(path):
         return fingerprint_file(path)
-
-
-def has_holes(path: Path) -> bool:
-    """True if a file is sparse: it may be larger than the disk, and its text is elsewhere than in NUL bytes."""
-    with suppress(OSError, AttributeError), open_regular(path) as stream:  # not on every system
-        return os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < os.fstat(stream.fileno()).st_size
-    return False
 
 
 @contextmanager

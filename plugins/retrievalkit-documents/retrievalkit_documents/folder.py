@@ -17,23 +17,17 @@ from pathlib import Path
 from retrievalkit.contracts.commands import counted
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
-from retrievalkit.data.files import LONGEST_LINE, fingerprint
+from retrievalkit.data.files import fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
-from retrievalkit.data.sources import files_below
 from retrievalkit.errors import DataError, RetrievalkitError
-from retrievalkit_documents.readers import READERS
-from retrievalkit_documents.source import identifier_of
+from retrievalkit_documents.listing import documents_below
+from retrievalkit_documents.source import LIMITS
 from retrievalkit_documents.tables import read_table
 from retrievalkit_documents.text import Document, UnreadableError
 from retrievalkit_documents.workers import read_documents
 
 TABLES = (".csv", ".tsv", ".jsonl")
-_TEXTS = ("plain", "html", "markdown", "mail", "notebook", "rst")
-LIMITS = dict.fromkeys((*READERS, *TABLES), math.inf) | {
-    ending: LONGEST_LINE for ending, reader in READERS.items() if reader.startswith(_TEXTS)
-}
-"""File extension -> maximum size of a file in bytes; readers limit the text of the others themselves."""
 _UNSETTLED = 2_000_000_000
 """Nanoseconds: a file changed this shortly before it is read may change again with the same timestamp."""
 
@@ -185,7 +179,7 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    paths = _named_files(folder, state.others)
+    paths = documents_below(folder, LIMITS | dict.fromkeys(TABLES, math.inf), state.others)
     same = [name for name, _ in paths] == list(before.files)
     if same and all(before.files[name].is_at(path, retry=retry) for name, path in paths):
         return replace(before, others=state.others, read=0)
@@ -263,16 +257,6 @@ class _Check:
         """The file, if it has to be read as a document."""
         read = not (self.is_same or self.has_same_content or self.problem)
         return self.path if read and self.path.suffix.lower() not in TABLES else None
-
-
-def _named_files(folder: Path, others: dict[str, list[str]]) -> list[tuple[str, Path]]:
-    """Return the id and the path of each file to read; names that differ only in the form of letters are one id."""
-    named: dict[str, Path] = {}
-    for name, path in files_below(folder, LIMITS, others):
-        identifier = identifier_of(Path(name))
-        if named.setdefault(identifier, path) is not path:
-            others.setdefault("with the name of another file, in another form of its letters", []).append(name)
-    return sorted(named.items())
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

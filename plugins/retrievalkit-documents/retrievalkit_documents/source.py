@@ -7,22 +7,28 @@ Commands accept a folder of documents without the prefix; `rkit convert --passag
 
 from __future__ import annotations
 
+import math
 import os
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.data import files
-from retrievalkit.data.records import Record
 from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.reporting import notices
+from retrievalkit_documents.listing import documents_below, identifier_of
 from retrievalkit_documents.readers import CODE, READERS
 from retrievalkit_documents.text import Document
 from retrievalkit_documents.workers import read_documents
 
+LIMITS = dict.fromkeys(READERS, math.inf) | {
+    ending: files.LONGEST_LINE
+    for ending, reader in READERS.items()
+    if reader.startswith(("plain", "html", "markdown", "mail", "notebook", "rst"))
+}
+"""File extension -> maximum size of a file in bytes; readers limit the text of the others themselves."""
 _OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
 _ABOUT = ("readme", "license", "licence")
 
@@ -31,8 +37,8 @@ class Documents(Source):
     """Documents as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
 
     Hidden files and folders are skipped. Notes count and name all other skipped files (documents that cannot be read as
-    text, files of other types, and links to folders, which are not followed), and count what documents contain besides
-    text.
+    text, files of other types, links to folders and links out of the folder, which are not followed), and count what
+    documents contain besides text.
     """
 
     content_hashed = True
@@ -43,6 +49,7 @@ class Documents(Source):
         self.path = files.existing(name)
         self.address = name
         root, mark, _ = name.rpartition("/./")
+        self._others: dict[str, list[str]] = {}  # reason -> files that are no documents, or may not be read
         self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
     @classmethod
@@ -76,10 +83,7 @@ class Documents(Source):
         if not count:
             msg = f"no document can be read: {files.grouped(unread)}. Give documents with text in them."
             raise DataError(msg, file=self.path)
-        for path in self._files:
-            if not _is_document(path):
-                kind = "links to folders" if os.path.isdir(path) else path.suffix.lower() or "no extension"
-                unread.setdefault(kind, []).append(path.relative_to(self.root).as_posix())
+        unread |= self._others
         if unread:
             total = sum(map(len, unread.values()))
             reasons = files.grouped(unread)
@@ -98,31 +102,17 @@ class Documents(Source):
         return len(self._documents)
 
     @cached_property
-    def _files(self) -> list[Path]:
-        return list(_below(self.path)) if os.path.isdir(self.path) else [self.path]
-
-    @cached_property
     def _documents(self) -> list[tuple[str, Path]]:
         """The documents with their ids."""
-        documents = sorted(
-            (identifier_of(path.relative_to(self.root)), path) for path in self._files if _is_document(path)
-        )
-        if not documents:
+        if os.path.isdir(self.path):
+            paths = [path for _, path in documents_below(self.path, LIMITS, self._others)]
+        else:
+            paths = [self.path] * _is_document(self.path)
+        if not paths:
             contents = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
             msg = f"it contains no documents ({', '.join(READERS)}), but {contents}. Give a folder of documents."
             raise DataError(msg, file=self.path)
-        for identifier, path in documents:
-            try:
-                Record(ascii(str(path)), 1, {"path": identifier}).identifier("path")
-            except DataError as error:
-                msg = f"{error} The path is the id of the document: rename the file."
-                raise DataError(msg) from None
-        return documents
-
-
-def identifier_of(path: PurePosixPath | Path) -> str:
-    """Return the id of a document at a path: some systems store names in decomposed letters."""
-    return unicodedata.normalize("NFC", path.as_posix())
+        return sorted((identifier_of(path.relative_to(self.root)), path) for path in paths)
 
 
 def counts_of(left: Mapping[str, Sequence[int]]) -> str:
@@ -140,7 +130,7 @@ def _holds_documents(path: Path) -> bool:
         # A README next to tables describes them; it is not a document.
         return any(
             _is_document(file) and file.suffix.lower() not in CODE and not (tables and file.stem.lower() in _ABOUT)
-            for file in _below(path)
+            for _, file in documents_below(path, LIMITS, {})
         )
     if not _is_document(path) or path.suffix.lower() != ".txt":
         return _is_document(path)
@@ -157,16 +147,3 @@ def _holds_documents(path: Path) -> bool:
 
 def _is_document(path: Path) -> bool:
     return path.suffix.lower() in READERS and os.path.isfile(path)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and its subfolders, and links to folders, except hidden ones."""
-
-    def refuse(error: OSError) -> None:
-        msg = f"cannot read the folder '{error.filename}': {error.strerror}. Check its permissions."
-        raise DataError(msg)
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        yield from (Path(parent, name) for name in sorted([*names, *links]) if not name.startswith("."))

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 from retrievalkit import registry
-from retrievalkit.data.sources.local import Local, files_below
+from retrievalkit.data.sources.local import Local
 from retrievalkit.data.sources.source import PARTS, InMemory, Memory, Part, Row, Source
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, nearest, shortlist
 from retrievalkit.registry import trust
 
 __all__ = [
     "open_source", "Source", "Part", "PARTS", "Row", "InMemory", "fingerprint", "is_folder", "split_prefix",
-    "as_documents", "files_below",
+    "as_documents",
 ]  # fmt: skip
 
 # At least two letters: a single letter is a drive.

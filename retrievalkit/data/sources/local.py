@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-import stat
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from retrievalkit.data import files, forms, json_text
 from retrievalkit.data.files import COMPRESSIONS, reading
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.records import Record, id_problem, read_records, table_of
+from retrievalkit.data.records import Record, read_records, table_of
 from retrievalkit.data.run_forms import is_run_object
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, RetrievalkitError, shortlist
@@ -39,7 +38,6 @@ _WITHOUT_DATA = {
     "index": "an index",
 }
 _LONGEST_LITERAL = 1 << 20
-_HIDDEN = (".", "~$")  # ~$ begins the locks of Word
 _MOST_HELD = 16
 
 
@@ -275,85 +273,6 @@ class Parquet(Source):
             reason = str(error).splitlines()[0].rstrip(".")[:300] if str(error) else type(error).__name__
             msg = f"the Parquet file cannot be read: {reason}. Write or fetch it again."
             raise DataError(msg, file=self.path) from None
-
-
-def files_below(folder: Path, limits: Mapping[str, float], left_out: dict[str, list[str]]) -> list[tuple[str, Path]]:
-    """Return the relative path, which is a valid id, and the path of each file to read in a folder, sorted.
-
-    Files and folders with a hidden name are ignored. A link is read only if it leads to a hidden file of the folder.
-
-    Args:
-        folder: The folder.
-        limits: Extensions of the files to read -> maximum size in bytes.
-        left_out: Receives the relative paths of all other files, by reason.
-
-    Raises:
-        DataError: The folder, or one inside it, cannot be listed.
-    """
-    root = os.path.join(os.path.realpath(folder), "")
-    listed: dict[str, tuple[str, Path]] = {}
-
-    def problem_of(name: str, path: Path, target: str) -> str:
-        most = limits.get(path.suffix.lower())
-        if most is None:
-            return path.suffix.lower() or "no extension"
-        if id_problem(name) is not None:
-            return "with a name that cannot be an id"
-        if not target.startswith(root):
-            return "links out of the folder, to be replaced by the files"
-        if target in listed:
-            return "links to other files of the folder"
-        try:
-            status = os.stat(target)
-        except OSError as error:
-            return error.strerror or str(error)
-        if not stat.S_ISREG(status.st_mode):
-            return "not a regular file"
-        if status.st_size > most:
-            return f"larger than {int(most) >> 20} MiB"
-        return "sparse files" if status.st_size > files.LONGEST_LINE and files.has_holes(path) else ""
-
-    links = []
-    for name, path in _below(folder, left_out):
-        if path.is_symlink():
-            links.append((name, path, os.path.realpath(path)))
-        elif problem := problem_of(name, path, root + name):
-            left_out.setdefault(problem, []).append(name)
-        else:
-            listed[root + name] = name, path
-    for name, path, target in links:
-        if problem := problem_of(name, path, target):
-            left_out.setdefault(problem, []).append(name)
-        else:
-            listed[target] = name, path
-    return sorted(listed.values())
-
-
-def _below(folder: Path, left_out: dict[str, list[str]]) -> Iterator[tuple[str, Path]]:
-    """Yield the relative path and the path of all files and links to files in a folder, except hidden ones."""
-
-    def refuse(error: OSError) -> None:
-        msg = f"cannot list the folder '{error.filename}': {error.strerror}. Nothing was changed. Make it readable."
-        raise DataError(msg) from error
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        places = [Path(parent, name) for name in sorted(folders) if not name.startswith(_HIDDEN)]
-        folders.clear()
-        for path in places:
-            if path.is_symlink():
-                reason = "links to folders"
-            elif f"{os.path.realpath(path)}/" in files.KERNEL:
-                reason = "kernel files"
-            elif kind_of(path) is not None:
-                reason = "folders that rkit wrote"
-            else:
-                folders.append(path.name)
-                continue
-            left_out.setdefault(reason, []).append(path.relative_to(folder).as_posix())
-        for name in sorted(names):
-            if not name.startswith(_HIDDEN):
-                path = Path(parent, name)
-                yield path.relative_to(folder).as_posix(), path
 
 
 def _words(path: Path) -> set[str]:

@@ -43,6 +43,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
 
     def read(self, path: Path, ending: str) -> Document:
         """Read a document; if a process that has read others fails, a new one tries again.
@@ -54,7 +55,7 @@ class Worker:
         try:
             return self._read(path, ending)
         except _LimitError:
-            if is_new:
+            if is_new or self._is_closed:
                 raise
         return self._read(path, ending)
 
@@ -104,6 +105,11 @@ class Worker:
         if code == -signal.SIGXCPU:
             return UnreadableError(f"{TOO_SLOW} {seconds} s")
         return _LimitError(f"that stops the reader: damaged, or larger than {MEMORY >> 20:,} MiB of memory")
+
+    def close(self) -> None:
+        """End the process, and start no other in its place."""
+        self._is_closed = True
+        self.stop()
 
     def stop(self) -> None:
         """End the process."""
@@ -158,8 +164,10 @@ def read_documents(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
-            worker.stop()
+            worker.close()
         pool.shutdown()
+        for worker in workers:
+            worker.stop()  # a process that was started meanwhile
 
 
 def _read(worker: Worker, path: Path) -> Document | UnreadableError:

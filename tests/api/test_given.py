@@ -112,7 +112,10 @@ def test_examples_of_every_kind():
                 (5, "cannot read passages from int, which is not a supported type. Give the address"),
                 ([5], "row 1 of the passages: the row is 5, but should be a text or a dict."),
                 ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
-                ([{"id": "a"}], "row 1 of the passages: the passage has no text (text, contents). Its fields are: id."),
+                (
+                    [{"id": "a"}],
+                    "row 1 of the passages: the passage has no text (text, contents, content, body, passage). Its fields are: id.",
+                ),
                 ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
                 ([], "the passages: the corpus is empty"),
                 ("where is Rome", "Pass texts in a list"),

@@ -57,14 +57,17 @@ def full():
 
 
 def unreadable():
-    original = pathlib.Path.open
+    for owner in (pathlib.Path, os):
+        owner.open = refusing(owner.open)
 
-    def refuse(self, *rest, **options):
-        if self.name == "corpus.jsonl":
-            raise PermissionError(13, "Permission denied", str(self))
-        return original(self, *rest, **options)
 
-    pathlib.Path.open = refuse
+def refusing(original):
+    def refuse(path, *rest, **options):
+        if os.path.basename(path) == "corpus.jsonl":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *rest, **options)
+
+    return refuse
 
 
 @forks

@@ -90,18 +90,19 @@ def test_directions_are_judged_and_counted(collected, programs):
     verdicts = [direction["verdict"] for direction in collected["tables"][0]["directions"]]
     assert verdicts == ["agrees, significantly", "opposite, significantly", "not run"]
     shown = programs["page"].summary(collected)
-    assert "1 agree, 1 of them significantly; 1 are significantly opposite, and 0 are within chance" in shown
-    assert "1 more were not run" in shown
+    assert "own 3 directions: 1 agree (1 significantly), 1 opposite (1 significantly), 1 not run." in shown
+    assert "no paper has: 0 directions" in shown
+    assert "- Plain, over Better: -0.0750" in shown
     del collected["tables"][0]["directions"][1]["ours"]["p"]
     collected["tables"][0]["directions"][1]["verdict"] = "opposite"
-    assert "0 are within chance; 1 have no test" in programs["page"].summary(collected)
+    assert "1 opposite (0 significantly)" in programs["page"].summary(collected)
 
 
 def test_the_page_and_its_figures_show_the_results(collected, programs, tmp_path):
     text = programs["page"].page(collected)
     for line in (
         "| Better | Plain | +0.1000 | +0.0750 |",
-        f"| {collected['tables'][0]['name']} | 3 | 1 | 1 | 1 |",
+        f"| {collected['tables'][0]['name']} | yes | 3 | 1 | 1 | 1 |",
         "| Plain | 0.5000 ± 0.5657 |",
         "| other | Plain | better | not run |",
         "--output runs/demo --set qrels=data --variants better,plain,other\n",

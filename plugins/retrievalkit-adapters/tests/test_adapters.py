@@ -171,7 +171,7 @@ def test_a_filter_keeps_matching_documents(toolkit, words, wait):
 
 
 def test_mistakes_raise_errors_of_retrievalkit(toolkit, tmp_path):
-    for index, message in ((tmp_path / "nowhere", "is not a folder"), ([], "not 0"), (5, "the index is 5")):
+    for index, message in ((tmp_path / "nowhere", "does not exist"), ([], "not 0"), (5, "the index is 5")):
         with pytest.raises(InputError, match=message):
             search(toolkit, index, "river")
 

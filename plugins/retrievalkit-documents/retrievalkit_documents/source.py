@@ -49,7 +49,7 @@ class Documents(Source):
         self.path = files.existing(name)
         self.address = name
         root, mark, _ = name.rpartition("/./")
-        self._others: dict[str, list[str]] = {}  # reason -> files that are no documents, or may not be read
+        self._others: dict[str, list[str]] = {}  # reason -> other files
         self.root = Path(root or "/") if mark else self.path if os.path.isdir(self.path) else self.path.parent
 
     @classmethod

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the public names; `__getattr__` gets their modules from the
     from retrievalkit_documents.collection import Collection as Collection
     from retrievalkit_documents.sync import sync as sync
     from retrievalkit_export.export import export as export
+    from retrievalkit_pretrain.pretrain import pretrain as pretrain
     from retrievalkit_serve.serve import serve as serve
 
     from retrievalkit.cli.command import command as command
@@ -49,7 +50,6 @@ if TYPE_CHECKING:  # the public names; `__getattr__` gets their modules from the
     from retrievalkit.search.searchable import Hit as Hit
     from retrievalkit.search.searchable import Hits as Hits
     from retrievalkit.storage.manifest import Folder as Folder
-    from retrievalkit.training.pretrain import pretrain as pretrain
     from retrievalkit.training.train import train as train
     from retrievalkit.training.train_reranker import train_reranker as train_reranker
     from retrievalkit.training.tune import tune as tune

@@ -39,8 +39,8 @@ COMMAND_GROUPS = {
 """Groups of commands in `rkit --help`, in its order: argument of `register` -> heading."""
 
 BUILT_IN_COMMANDS = frozenset((
-    "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "pretrain",
-    "quickstart", "rerank", "run", "search", "train", "tune",
+    "compare", "convert", "doctor", "encode", "evaluate", "index", "mine-negatives", "plugins", "quickstart",
+    "rerank", "run", "search", "train", "tune",
 ))  # fmt: skip
 """Commands of retrievalkit itself; plugins may not register these names."""
 

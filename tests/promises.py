@@ -26,7 +26,6 @@ PROMISED = {
     "retrievalkit.data.examples": ["Example", "check_examples", "read_examples"],
     "retrievalkit.data.files": ["LONGEST_LINE", "existing", "fingerprint", "uncollected"],
     "retrievalkit.data.inputs": ["judgements", "model", "passages", "place", "queries"],
-    "retrievalkit.data.masking": None,
     "retrievalkit.data.tokenized_text": None,
     "retrievalkit.data.passage_parts": ["Document", "DocumentHit", "by_document", "open_document", "parts_of"],
     "retrievalkit.data.qrels": ["read_qrels"],
@@ -35,7 +34,7 @@ PROMISED = {
     "retrievalkit.data.snippets": ["matches"],
     "retrievalkit.data.runs": ["read_run", "write_run"],
     "retrievalkit.data.sources": None,
-    "retrievalkit.data.spans": None,
+    "retrievalkit.data.sentences": None,
     "retrievalkit.data.truncation": None,
     "retrievalkit.data.vectors": None,
     "retrievalkit.contracts.declarations": [
@@ -60,6 +59,9 @@ PROMISED = {
     "retrievalkit.reporting.notices": ["gathered", "join", "show"],
     "retrievalkit.scoring": None,
     "retrievalkit.search.public": None,
+    "retrievalkit.training.public": None,
+    "retrievalkit_pretrain.masking": None,
+    "retrievalkit_pretrain.spans": None,
     "retrievalkit_testing": None,
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ import click
 import pandas
 import pytest
 from click.testing import CliRunner
+from retrievalkit_pretrain.pretrain import PretrainingOptions
 
 import retrievalkit as rk
 from places import ROOT
@@ -29,7 +30,7 @@ from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.mining.options import MiningOptions
-from retrievalkit.training.options import PretrainingOptions, RerankerOptions, TrainingOptions
+from retrievalkit.training.options import RerankerOptions, TrainingOptions
 
 
 def blocks(text):

@@ -286,7 +286,7 @@ def rerank(data: Path, folder: Path, *, count: int, precision: Any, backend: str
 
 def pretrain(data: Path, folder: Path, *, batch: int, steps: int, length: int) -> Callable[[], Timed]:
     """The loop of `rkit pretrain` with CoT-MAE v2: an encoder pass and four decoder terms."""
-    from retrievalkit.training.pretrain import pretrain as pretrain_model
+    from retrievalkit_pretrain.pretrain import pretrain as pretrain_model
 
     elapsed = _clock()
     corpus = head(data / "passages.jsonl", folder, 20 * batch)

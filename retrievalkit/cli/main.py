@@ -22,7 +22,6 @@ main.built_in = {
     "run": ("recipes", "retrievalkit.cli.run:run"),
     "convert": ("data", "retrievalkit.data.convert:convert"),
     "mine-negatives": ("data", "retrievalkit.mining.mine:mine_negatives"),
-    "pretrain": ("train", "retrievalkit.training.pretrain:pretrain"),
     "train": ("train", "retrievalkit.training.train:train"),
     "tune": ("train", "retrievalkit.training.tune:tune"),
     "rerank": ("train", "retrievalkit.cli.rerank:rerank"),

@@ -27,8 +27,8 @@ from retrievalkit.contracts.declarations import (
 )
 from retrievalkit.contracts.encoding import Precision
 from retrievalkit.models.opening import describe_retriever, open_retriever
-from retrievalkit.models.pretrained import uploading
-from retrievalkit.registry import create, names, options
+from retrievalkit.models.pretrained import model_fingerprint, uploading
+from retrievalkit.registry import create, describe, get, names, options
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import check as refuse_if_strict
 from retrievalkit.reporting.page import render as render_page
@@ -52,6 +52,7 @@ from retrievalkit.storage import (
     write_json,
     write_manifest,
 )
+from retrievalkit.training.options import LoopOptions, RunOptions
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -59,10 +60,11 @@ if TYPE_CHECKING:
 __all__ = [
     "command", "Command", "CommandOptions", "ReadingOptions", "WritingOptions", "Place", "Argument", "Flag",
     "Named", "Reads", "refuse_if_strict", "Precision", "resolve_precision", "Retriever", "DocumentOptions",
-    "HybridOptions", "OpenOptions", "create", "names", "options", "open_retriever", "describe_retriever",
-    "describe_source", "describe_input", "fingerprint_value", "held", "indexes_of", "kind_of", "check_output",
-    "describe_files", "check_files", "read_document", "read_entry", "read_manifest", "write_entry", "write_folder",
-    "write_json", "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",
+    "HybridOptions", "OpenOptions", "LoopOptions", "RunOptions", "create", "describe", "get", "names",
+    "options", "open_retriever", "describe_retriever", "describe_source", "describe_input", "model_fingerprint",
+    "fingerprint_value", "held", "indexes_of", "kind_of", "check_output", "describe_files", "check_files",
+    "read_document", "read_entry", "read_manifest", "write_entry", "write_folder", "write_json",
+    "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",
 ]  # fmt: skip
 
 

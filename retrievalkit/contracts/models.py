@@ -19,8 +19,7 @@ from retrievalkit.errors import OptionError, UnsupportedError
 if TYPE_CHECKING:
     import numpy as np
 
-    from retrievalkit.data.spans import Document
-    from retrievalkit.data.tokenized_text import Vocabulary
+    from retrievalkit.data.tokenized_text import Document, Vocabulary
 
 Side = Literal["query", "document"]
 SIDES: tuple[Side, Side] = ("query", "document")

@@ -27,8 +27,8 @@ from retrievalkit.data.examples import Examples
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Hits
+from retrievalkit.data.sentences import sentence_ends
 from retrievalkit.data.sources import open_source, split_prefix
-from retrievalkit.data.spans import sentence_ends
 from retrievalkit.errors import ArtifactError, DataError
 from retrievalkit.reporting import notices
 

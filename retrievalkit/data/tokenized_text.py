@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,44 @@ class Pieces:
             return self
         start = draw.randint(0, len(self) - limit)
         return self[start : start + limit]
+
+
+class Sliceable(Protocol):
+    """Pieces in memory or on disk that can be sliced."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+
+    def __getitem__(self, part: slice) -> Pieces:
+        """Return a slice of the tokens."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document cut into sentences and spans.
+
+    Attributes:
+        pieces: All tokens of the document.
+        ends: The end of each sentence, in tokens.
+        spans: The spans, as ranges of sentences.
+        max_length: The maximum target length of its spans, in tokens.
+    """
+
+    pieces: Sliceable
+    ends: Sequence[int]
+    spans: Sequence[range]
+    max_length: int
+
+    def text(self, sentences: range) -> Pieces:
+        """Return the tokens of a range of sentences."""
+        return self.pieces[self._start(sentences.start) : self._start(sentences.stop)]
+
+    def length(self, sentences: range) -> int:
+        """Return the number of tokens in a range of sentences."""
+        return self._start(sentences.stop) - self._start(sentences.start)
+
+    def _start(self, sentence: int) -> int:
+        return int(self.ends[sentence - 1]) if sentence else 0
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ HOOKS = {
 DISTRIBUTIONS = {
     "analyse-views": "retrievalkit-mvr",
     "export": "retrievalkit-export",
+    "pretrain": "retrievalkit-pretrain",
     "pydoc:": "retrievalkit-pydoc",
     "serve": "retrievalkit-serve",
     **dict.fromkeys(("sync", "documents:"), "retrievalkit-documents"),

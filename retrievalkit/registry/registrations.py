@@ -58,13 +58,6 @@ def register_indexers(register: Register) -> None:
 
 
 @hookimpl
-def register_pretrainers(register: Register) -> None:
-    """Register the built-in pretrainers."""
-    register("mlm", "retrievalkit.models.pretrainers.mlm:MaskedLanguageModel")
-    register("retromae", "retrievalkit.models.pretrainers.retromae:RetroMAE")
-
-
-@hookimpl
 def register_sources(register: Register) -> None:
     """Register the built-in sources."""
     register("hf", "retrievalkit.data.sources.remote:HuggingFace")

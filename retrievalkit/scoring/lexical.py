@@ -18,12 +18,14 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from retrievalkit.contracts import TokenStates, VocabularyHead
-from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.errors import UnsupportedError
 
 # Logits held at a time. On a CPU, few enough that the allocator keeps their memory (returning it to the system and
 # requesting it again takes as long as the product); on a GPU, enough to keep it busy.
 CPU_TILE, GPU_TILE = 1 << 21, 1 << 26
+
+UNLABELLED = -100
+"""The label of a position without a prediction: torch's default `ignore_index`."""
 
 
 def text_mask(states: TokenStates) -> Tensor:

@@ -18,7 +18,7 @@ from retrievalkit.contracts import Candidates, Text
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits
-from retrievalkit.data.spans import sentence_ends
+from retrievalkit.data.sentences import sentence_ends
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.indexing.open_indexes import OpenIndex, Source
 from retrievalkit.reporting import notices

@@ -73,6 +73,28 @@ class PartedTraining(Training):
         """Return the loss of a part, at a point of the training."""
         raise NotImplementedError
 
+    def divided(self, keys: Sequence[Key], part_of: Callable[[slice], Part]) -> Parts:
+        """Return this process's parts of a step, each made of the samples in a slice of `keys`.
+
+        Every process makes all parts in the same order: what `part_of` draws does not depend on the number of parts
+        and processes.
+        """
+        shares = [[part_of(part) for part in share] for share in slices(len(keys), self.size)]
+        own = shares[processes.rank()] or [part_of(slice(1)).without_weight()]
+        return Parts(own, len(keys), keys, self.size)
+
+    def evaluate(self, parts: Sequence[Part]) -> dict[str, Tensor]:
+        """Return the terms of all parts together without dropout, "loss" last; the processes divide the parts."""
+        own, was_training = parts[processes.rank() :: processes.count()], self.module.training
+        device = next(self.module.parameters()).device
+        self.module.eval()
+        with torch.inference_mode():
+            values = run_parts(
+                own or [parts[0].without_weight()], lambda part: self.loss(part.to(device), Progress(0, 0.0, 1)), None
+            )
+        self.module.train(was_training)
+        return values
+
     def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
         """Compute the loss of the step, part by part."""
         if inputs.size != self.size:  # collated before the device ran out of memory

@@ -144,38 +144,6 @@ class TrainingOptions(ExampleOptions):
 
 
 @dataclass(kw_only=True, frozen=True)
-class PretrainingOptions(LoopOptions):
-    """Options of pre-training a model on text.
-
-    Args:
-        steps: Optimizer steps; None = as many as `epochs` need.
-        epochs: Passes over the samples, unless `steps` is set.
-        max_length: Maximum number of tokens per text, special tokens included, and the target length of a span.
-        short_spans: Fraction of the spans whose target length is drawn from 2 ... max_length.
-        titles: Treat a title as the first sentence of its document.
-        language: Language of the texts, for sentence splitting.
-        seed: Seed of initialisation, dropout, spans, sample order and masks.
-    """
-
-    epochs: Annotated[float, Ge(0), Le(1_000_000)] = 1
-    batch_size: Count = 256
-    learning_rate: Amount = 1e-4
-    warmup_ratio: Share = 0.1
-    weight_decay: Amount = 0.01
-    max_gradient_norm: Amount = 1.0
-    save_steps: Count | None = 500
-    steps: Count | None = None
-    max_length: Annotated[int, Ge(3)] = 128
-    short_spans: Share = 0.15
-    titles: bool = True
-    language: str = "en"
-
-    def total_steps(self, steps_per_epoch: int) -> int:
-        """Return the number of optimiser steps of the whole training."""
-        return self.steps or super().total_steps(steps_per_epoch)
-
-
-@dataclass(kw_only=True, frozen=True)
 class RerankerOptions(ExampleOptions):
     """Options of training a cross-encoder.
 

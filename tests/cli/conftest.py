@@ -15,11 +15,12 @@ TRAIN = ("--epochs", 1, "--batch-size", 16)
 def materials(tmp_path_factory, tiny_model, tiny_collection):
     """A folder with vectors, an index, two runs, examples with negatives and a re-ranker."""
     import faiss  # noqa: F401 - imported before the forks
+    from retrievalkit_pretrain import pretraining  # noqa: F401
 
     from retrievalkit.evaluation.compare import page  # noqa: F401
     from retrievalkit.mining import negatives as mining  # noqa: F401
     from retrievalkit.search import tuning  # noqa: F401
-    from retrievalkit.training import pretrain, reranker, retriever  # noqa: F401
+    from retrievalkit.training import reranker, retriever  # noqa: F401
 
     folder = tmp_path_factory.mktemp("materials")
 

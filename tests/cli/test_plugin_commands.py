@@ -167,8 +167,8 @@ def test_the_error_for_a_missing_command_names_the_plugin_to_install(monkeypatch
         missing = rkit("plugins", name, "peak")
         assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
         assert "pip install retrievalkit-testing" in missing.stderr
-    for name, distribution in (("export", "export"), ("serve", "serve"), ("sync", "documents")):
-        with pytest.raises(MissingDependencyError, match=f"pip install retrievalkit-{distribution}"):
+    for name in ("export", "pretrain", "serve", "sync"):
+        with pytest.raises(MissingDependencyError, match=f"pip install {registry.DISTRIBUTIONS[name]}"):
             getattr(rk, name)("index")
     with pytest.raises(MissingDependencyError, match=r"pip install 'retrievalkit\[ray\]'"):
         workers(ClusterOptions(ray="auto"))

@@ -37,6 +37,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "RKIT_B
 import numpy as np
 import torch
 import transformers
+from retrievalkit_pretrain.pretraining import part_of
 from retrievalkit_testing import tiny_collection, tiny_model
 from retrievalkit_testing.samples import tiny_tokenizer
 from torch import Tensor, distributed
@@ -45,8 +46,7 @@ import retrievalkit as rk
 import vector_folders
 from retrievalkit import registry
 from retrievalkit.contracts import SIDES, Allowed, Progress, Representation
-from retrievalkit.data.spans import Document
-from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.data.tokenized_text import Document, Pieces
 from retrievalkit.data.vectors import VectorBlock, VectorStore
 from retrievalkit.models.precision import autocast
 from retrievalkit.models.retriever import Retriever
@@ -54,7 +54,6 @@ from retrievalkit.scoring import top_k
 from retrievalkit.scoring.device_blocks import DeviceBlocks
 from retrievalkit.training import processes
 from retrievalkit.training.loop import Loop
-from retrievalkit.training.pretraining import part_of
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.train import TrainOptions
 

@@ -49,7 +49,6 @@ def preload():
     import retrievalkit.recipes.run
     import retrievalkit.search.pair_scoring
     import retrievalkit.search.tuning
-    import retrievalkit.training.pretraining
     import retrievalkit.training.reranker
     import retrievalkit.training.retriever  # noqa: F401
 

@@ -7,9 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 from retrievalkit.contracts import VocabularyHead
-from retrievalkit.data.masking import UNLABELLED
 from retrievalkit.scoring import lexical
-from retrievalkit.scoring.lexical import token_loss, token_losses
+from retrievalkit.scoring.lexical import UNLABELLED, token_loss, token_losses
 
 
 @pytest.fixture(autouse=True)

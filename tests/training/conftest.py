@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from retrievalkit_pretrain.pretrain import pretrain
 
 from killed_processes import start
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.training.pretrain import pretrain
 from retrievalkit.training.train import train
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import quick_training

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from retrievalkit_pretrain.pretrain import PretrainOptions, pretrain
+from retrievalkit_pretrain.pretraining import Pretraining
 from safetensors.torch import load_file
 
 from device_memory import DeviceMemory
@@ -20,8 +22,6 @@ from retrievalkit.errors import RetrievalkitError
 from retrievalkit.training import processes
 from retrievalkit.training.loop import Loop
 from retrievalkit.training.microbatch import slices
-from retrievalkit.training.pretrain import PretrainOptions, pretrain
-from retrievalkit.training.pretraining import Pretraining
 from retrievalkit.training.train_reranker import train_reranker
 from trainings import log_of
 

@@ -6,10 +6,11 @@ import dataclasses
 import json
 
 import pytest
+from retrievalkit_pretrain.pretrain import PretrainingOptions
 
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError
-from retrievalkit.training.options import PretrainingOptions, TrainingOptions
+from retrievalkit.training.options import TrainingOptions
 from trainings import log_of, saved_states, weights_of
 
 DECLARED = {"train": TrainingOptions, "pretrain": PretrainingOptions}

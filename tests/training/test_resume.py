@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from retrievalkit_pretrain import token_store
 
 from killed_processes import forks, in_another_process, kill, kill_at_call
 from retrievalkit import storage
 from retrievalkit.contracts import Pretrainer
 from retrievalkit.errors import ArtifactError
 from retrievalkit.models.retriever import Retriever
-from retrievalkit.training import checkpoints, loop, selection, token_store
+from retrievalkit.training import checkpoints, loop, selection
 from retrievalkit.training.selection import DevSet
 from trainings import bytes_of, interrupt_at, log_of
 
@@ -68,7 +69,7 @@ MOMENTS = {
     "pretrain": ALWAYS
     | {
         "while the corpus is read": lambda: kill_at_call(token_store.Cutter, "cut", 2),
-        "before the corpus is whole": lambda: kill_at_call(storage, "write_json", 1),
+        "before the corpus is whole": lambda: kill_at_call(token_store, "write_json", 1),
         "while the model is written": lambda: kill_at_call(Pretrainer, "save", 1),
     },
 }

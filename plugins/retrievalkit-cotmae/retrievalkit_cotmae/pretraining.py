@@ -20,14 +20,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
+from retrievalkit_pretrain.masking import Masker, count_labels, pad_labels
+from retrievalkit_pretrain.spans import PARTNERS
 from torch import Tensor, nn
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress, TokenStates, refuse_idle
-from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
-from retrievalkit.data.spans import PARTNERS, Document
-from retrievalkit.data.tokenized_text import Pieces, Vocabulary
+from retrievalkit.data.tokenized_text import Document, Pieces, Vocabulary
 from retrievalkit.errors import OptionError, UnsupportedError
-from retrievalkit.scoring.lexical import linear_head, max_saturated, text_mask, token_losses
+from retrievalkit.scoring.lexical import UNLABELLED, linear_head, max_saturated, text_mask, token_losses
 from retrievalkit_cotmae.decoders import Decoder
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]

@@ -12,8 +12,7 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm
 
 from retrievalkit import registry
 from retrievalkit.contracts import Progress
-from retrievalkit.data.spans import Document
-from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.data.tokenized_text import Document, Pieces
 from retrievalkit.errors import OptionError, UnsupportedError
 
 TERMS = ("encoder_mlm", "ae_dense", "ae_sparse", "ar_dense", "ar_sparse")

@@ -6,10 +6,11 @@ import copy
 import random
 import re
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from retrievalkit import registry
 from retrievalkit.contracts import Batch, LossValue, Pretrainer, Progress
-from retrievalkit.data.masking import UNLABELLED
-from retrievalkit.data.spans import Document, draw_spans, token_ends
+from retrievalkit.data.tokenized_text import Document
+from retrievalkit.scoring.lexical import UNLABELLED
 from retrievalkit_testing.drawing import SEEDS, Drawn, sizes
 from retrievalkit_testing.option_effects import off_defaults
 from retrievalkit_testing.properties import Kit, accepted, expect, expect_same, fail, leave_out, leaves
@@ -159,9 +160,10 @@ class PretrainerCase(Subject):
         documents = []
         for number, (text, split) in enumerate(zip(texts, pretrainer.vocabulary.split(texts), strict=True)):
             pieces, piece_ends = split
-            ends = token_ends(piece_ends, [point.end() for point in re.finditer(r"\.", text)])
+            ends = [bisect_right(piece_ends, point.end()) for point in re.finditer(r"\.", text)]
+            bounds = [0, *random.Random(number).sample(range(1, len(ends)), len(ends) // 2), len(ends)] if ends else []
+            spans = [range(*pair) for pair in pairwise(sorted(bounds))]
             # Half the length, to leave room for more padding.
-            spans = draw_spans(ends, self.max_length // 2, random.Random(number))
             documents.append(Document(pieces, ends, spans, self.max_length // 2))
         return documents
 

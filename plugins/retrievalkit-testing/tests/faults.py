@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from retrievalkit_pretrain.masking import count_labels
+from retrievalkit_pretrain.mlm import MaskedLanguageModel as Mlm
 from torch import nn
 from torch.nn import functional
 
@@ -34,15 +36,13 @@ from retrievalkit.contracts import (
     Representation,
     Reranker,
 )
-from retrievalkit.data.masking import UNLABELLED, count_labels
 from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, UnsupportedError
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.poolers.colbert import ColBERT
 from retrievalkit.models.poolers.single_vector import Cls, Mean, masked_mean
-from retrievalkit.models.pretrainers.mlm import MaskedLanguageModel as Mlm
 from retrievalkit.scoring import scores
-from retrievalkit.scoring.lexical import max_saturated, text_mask
+from retrievalkit.scoring.lexical import UNLABELLED, max_saturated, text_mask
 
 
 def after(method, change):

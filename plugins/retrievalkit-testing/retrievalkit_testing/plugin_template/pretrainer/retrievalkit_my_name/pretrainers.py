@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Needs, Pretrainer, Progress
-from retrievalkit.data.masking import Masker, count_labels, pad_labels
 from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.scoring.lexical import token_loss
+from retrievalkit_pretrain.masking import Masker, count_labels, pad_labels
 from torch import Tensor
 
 

@@ -11,10 +11,10 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from retrievalkit.contracts import Batch, Encoder, LayerShape, LossValue, Pretrainer, Progress
-from retrievalkit.data.masking import UNLABELLED, Masker, count_labels, pad_labels
 from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.scoring.lexical import token_losses
+from retrievalkit.scoring.lexical import UNLABELLED, token_losses
+from retrievalkit_pretrain.masking import Masker, count_labels, pad_labels
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -10,68 +10,11 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.data.tokenized_text import Document
 
 NEIGHBOURHOOD = 100
 """Maximum distance of a randomly sampled partner, in spans."""
-
-
-class Sliceable(Protocol):
-    """Pieces in memory or on disk that can be sliced."""
-
-    def __len__(self) -> int:
-        """Return the number of tokens."""
-
-    def __getitem__(self, part: slice) -> Pieces:
-        """Return a slice of the tokens."""
-
-
-@dataclass(frozen=True)
-class Document:
-    """A document cut into sentences and spans.
-
-    Attributes:
-        pieces: All tokens of the document.
-        ends: The end of each sentence, in tokens.
-        spans: The spans, as ranges of sentences.
-        max_length: The maximum target length of its spans, in tokens.
-    """
-
-    pieces: Sliceable
-    ends: Sequence[int]
-    spans: Sequence[range]
-    max_length: int
-
-    def text(self, sentences: range) -> Pieces:
-        """Return the tokens of a range of sentences."""
-        return self.pieces[self._start(sentences.start) : self._start(sentences.stop)]
-
-    def length(self, sentences: range) -> int:
-        """Return the number of tokens in a range of sentences."""
-        return self._start(sentences.stop) - self._start(sentences.start)
-
-    def _start(self, sentence: int) -> int:
-        return int(self.ends[sentence - 1]) if sentence else 0
-
-
-def sentence_ends(text: str, language: str = "en") -> list[int]:
-    """Return the end of each sentence of a text, in characters, including the space after it."""
-    import sentencex
-
-    # Piece by piece: the time is quadratic in the length of an unclosed quotation.
-    ends: list[int] = []
-    start, piece = 0, 1 << 14
-    while start < len(text):
-        sentences = sentencex.segment(language, text[start : start + piece])
-        if start + piece < len(text) and len(sentences) > 1:
-            sentences.pop()  # it may be incomplete
-        for sentence in sentences:
-            start += len(sentence)
-            ends.append(start)
-    return ends
 
 
 def token_ends(piece_ends: Sequence[int], ends: Sequence[int]) -> list[int]:

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from retrievalkit_pretrain.masking import UNLABELLED, Masker, mask_budget, pad_labels
 
-from retrievalkit.data.masking import UNLABELLED, Masker, mask_budget, pad_labels
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import UnsupportedError
 

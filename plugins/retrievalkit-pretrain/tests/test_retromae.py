@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import retrievalkit_testing as testing
 import torch
+from retrievalkit_pretrain.retromae import EnhancedDecoder
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
 from retrievalkit.contracts import LayerShape
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.models.pretrainers.retromae import EnhancedDecoder
 
 WIDTH = 12
 

@@ -1,4 +1,4 @@
-"""Fixtures: pretrainers of a tiny encoder, samples, and their loss."""
+"""Fixtures: a short pre-training; pretrainers of a tiny encoder, samples, and their loss."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import random
 
 import pytest
 import torch
+from retrievalkit_pretrain.pretrain import pretrain
 
 from retrievalkit import registry
 from retrievalkit.contracts import Progress
 from retrievalkit.data.tokenized_text import Pieces
+from trainings import quick_training
 
 MAX_LENGTH = 24
 TEXTS = (
@@ -17,6 +19,14 @@ TEXTS = (
     "rome peoples",
     "which language is spoken in iceland and which currency do people use in the city",
 )
+
+
+@pytest.fixture(scope="session")
+def quick(tiny_model, tiny_collection):
+    """Function that pre-trains for six steps to a folder; keywords are further options."""
+    options = {"batch_size": 8, "learning_rate": 1e-2, "precision": "fp32", "logging_steps": 2, "save_steps": 2}
+    options |= {"steps": 6, "max_length": 20, "pretrainer": "mlm"}
+    return quick_training(pretrain, options, model=tiny_model, corpus=str(tiny_collection.corpus))
 
 
 @pytest.fixture

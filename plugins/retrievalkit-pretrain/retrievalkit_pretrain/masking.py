@@ -9,16 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.scoring.lexical import UNLABELLED
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-UNLABELLED = -100
-"""The label of a position without a prediction: torch's default `ignore_index`."""
 _MASKED, _RANDOM = 0.8, 0.9
 
 
@@ -80,8 +78,6 @@ class Masker:
 
 def pad_labels(rows: Sequence[Sequence[int]]) -> Tensor:
     """(texts, tokens) long: the labels of a batch, right-padded to the longest text like `Encoder.collate`."""
-    import torch
-
     longest = max([1, *map(len, rows)])
     return torch.tensor([[*row, *[UNLABELLED] * (longest - len(row))] for row in rows])
 

@@ -24,10 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievalkit import storage
+from retrievalkit.contracts.commands import read_document, write_json
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.spans import Document, draw_spans, sentence_ends, token_ends
-from retrievalkit.data.tokenized_text import Pieces, Vocabulary
+from retrievalkit.data.sentences import sentence_ends
+from retrievalkit.data.tokenized_text import Document, Pieces, Vocabulary
+from retrievalkit_pretrain.spans import draw_spans, token_ends
 
 GROUP = 256
 _STARTS = 1 << 31
@@ -87,7 +88,7 @@ class TokenStore:
 
     def __init__(self, folder: Path, max_length: int) -> None:
         self.folder, self.max_length = folder, max_length
-        counts = storage.read_document(folder / _COUNTS, _Counts, do="Start the training again, without --resume.")
+        counts = read_document(folder / _COUNTS, _Counts, do="Start the training again, without --resume.")
         self.counts: dict[str, int] = asdict(counts)
 
     @cached_property
@@ -168,4 +169,4 @@ def read_corpus(
             number += len(group)
             advance(len(group))
         os.fsync(documents.fileno())
-    storage.write_json(folder / _COUNTS, asdict(_Counts(number, dropped, total, tokens)), indent=None)
+    write_json(folder / _COUNTS, asdict(_Counts(number, dropped, total, tokens)), indent=None)

@@ -12,6 +12,8 @@ import retrievalkit_testing as testing
 import torch
 import transformers
 from click.testing import CliRunner
+from retrievalkit_pretrain.pretrain import PretrainingOptions, PretrainOptions, pretrain
+from retrievalkit_pretrain.pretraining import Pretraining
 from safetensors.torch import load_file
 from tokenizers import BertWordPieceTokenizer
 
@@ -22,17 +24,9 @@ from retrievalkit.errors import InputError
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.loop import batches
-from retrievalkit.training.options import PretrainingOptions
-from retrievalkit.training.pretrain import PretrainOptions, pretrain
-from retrievalkit.training.pretraining import Pretraining
 from trainings import log_of, weights_of
 
 REAL_TEXT = "pydoc:asyncio,argparse,logging,unittest"
-
-
-@pytest.fixture
-def quick(programs):
-    return programs["pretrain"]
 
 
 # --- learning real text --------------------------------------------------------------------------------------------
@@ -74,10 +68,10 @@ def test_each_term_falls_from_random_initialisation(random_model, tmp_path, name
 
 
 @pytest.fixture(scope="module")
-def pretrained(programs, tmp_path_factory):
+def pretrained(quick, tmp_path_factory):
     """A model pre-trained with RetroMAE."""
     output = tmp_path_factory.mktemp("pretrained") / "model"
-    programs["pretrain"](output, pretrainer="retromae")
+    quick(output, pretrainer="retromae")
     return output
 
 
@@ -245,7 +239,7 @@ PAIRS = """
 from retrievalkit import hookimpl
 from retrievalkit.contracts import LossValue, Pretrainer
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.models.pretrainers.mlm import MaskedLanguageModel
+from retrievalkit_pretrain.mlm import MaskedLanguageModel
 
 @hookimpl
 def register_pretrainers(register):

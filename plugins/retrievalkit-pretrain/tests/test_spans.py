@@ -1,27 +1,16 @@
-"""Sentences, spans and their context partners, as in CoT-MAE."""
+"""Spans and their context partners, as in CoT-MAE."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from retrievalkit_pretrain.spans import PARTNERS, draw_spans, nearby, overlap, random_sampled, token_ends
 
-from linear import assert_linear
-from retrievalkit.data.spans import (
-    PARTNERS,
-    Document,
-    draw_spans,
-    nearby,
-    overlap,
-    random_sampled,
-    sentence_ends,
-    token_ends,
-)
-from retrievalkit.data.tokenized_text import Pieces
+from retrievalkit.data.tokenized_text import Document, Pieces
 
 LENGTHS = st.lists(st.integers(1, 30), max_size=40)
 
@@ -33,28 +22,6 @@ def ends_of(lengths):
 def document_of(lengths, spans, max_length=10):
     ids = list(range(sum(lengths)))
     return Document(Pieces(ids, [True] * len(ids)), ends_of(lengths), spans, max_length)
-
-
-def test_sentences_end_where_readers_expect():
-    text = 'Dr. Smith paid $3.50 in Washington, D.C. on Jan. 5th. "Is it good?" he asked.\n\nA new part\nhas two lines.'
-    starts = [0, *sentence_ends(text)]
-    parts = [text[start:stop].strip() for start, stop in itertools.pairwise(starts)]
-    assert [part for part in parts if part] == [
-        "Dr. Smith paid $3.50 in Washington, D.C. on Jan. 5th.",
-        '"Is it good?" he asked.',
-        "A new part\nhas two lines.",
-    ]
-
-
-@given(st.text())
-def test_sentences_cover_the_whole_text(text):
-    ends = sentence_ends(text)
-    assert ends == sorted(ends)
-    assert (ends[-1] if ends else 0) == len(text)
-
-
-def test_splitting_into_sentences_takes_linear_time():
-    assert_linear(sentence_ends, "\u00aba" * 10_000, "\u00aba" * 80_000)
 
 
 def test_a_token_belongs_to_the_sentence_in_which_it_ends_and_empty_sentences_are_left_out():

@@ -12,12 +12,43 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any
 
-from retrievalkit.contracts.declarations import Flag, Named, Reads, command
+from annotated_types import Ge, Le
+
+import retrievalkit as rk
+from retrievalkit.contracts.commands import Flag, LoopOptions, Named, Reads, RunOptions, command, counted
 from retrievalkit.data import inputs
-from retrievalkit.registry.modules import large_imports
-from retrievalkit.reporting.counts import counted
-from retrievalkit.storage import Folder
-from retrievalkit.training.options import PretrainingOptions, RunOptions
+
+
+@dataclass(kw_only=True, frozen=True)
+class PretrainingOptions(LoopOptions):
+    """Options of pre-training a model on text.
+
+    Args:
+        steps: Optimizer steps; None = as many as `epochs` need.
+        epochs: Passes over the samples, unless `steps` is set.
+        max_length: Maximum number of tokens per text, special tokens included, and the target length of a span.
+        short_spans: Fraction of the spans whose target length is drawn from 2 ... max_length.
+        titles: Treat a title as the first sentence of its document.
+        language: Language of the texts, for sentence splitting.
+        seed: Seed of initialisation, dropout, spans, sample order and masks.
+    """
+
+    epochs: Annotated[float, Ge(0), Le(1_000_000)] = 1
+    batch_size: Annotated[int, Ge(1)] = 256
+    learning_rate: Annotated[float, Ge(0)] = 1e-4
+    warmup_ratio: Annotated[float, Ge(0), Le(1)] = 0.1
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    max_gradient_norm: Annotated[float, Ge(0)] = 1.0
+    save_steps: Annotated[int, Ge(1)] | None = 500
+    steps: Annotated[int, Ge(1)] | None = None
+    max_length: Annotated[int, Ge(3)] = 128
+    short_spans: Annotated[float, Ge(0), Le(1)] = 0.15
+    titles: bool = True
+    language: str = "en"
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Return the number of optimiser steps of the whole training."""
+        return self.steps or super().total_steps(steps_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -44,14 +75,13 @@ class PretrainOptions(PretrainingOptions, RunOptions):
 
 
 @command("pretrain", PretrainOptions)
-def pretrain(options: PretrainOptions) -> Folder:
+def pretrain(options: PretrainOptions) -> rk.Folder:
     """Pre-train a model on documents, and write a Hugging Face folder.
 
     Several GPUs share a training: torchrun --nproc-per-node 2 --no-python rkit pretrain ...
     """
-    with large_imports():
-        from retrievalkit.training.pretraining import Pretraining
-        from retrievalkit.training.session import run_training
+    from retrievalkit.training.public import run_training
+    from retrievalkit_pretrain.pretraining import Pretraining
 
     manifest = run_training(lambda: Pretraining(options), options)
     counts = manifest["counts"]
@@ -59,4 +89,4 @@ def pretrain(options: PretrainOptions) -> Folder:
     dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""
     best = "" if options.dev is None else f"; held-out loss {manifest['selection']['value']:.4f}"
     summary = f"{options.output}: pre-trained on {samples} in {counted(counts['steps'], 'steps')}{dropped}{best}"
-    return Folder(options.output, manifest, summary)
+    return rk.Folder(options.output, manifest, summary)

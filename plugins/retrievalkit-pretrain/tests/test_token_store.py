@@ -7,12 +7,12 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from retrievalkit_pretrain import token_store as tokens
+from retrievalkit_pretrain.token_store import Cutter, TokenStore, read_corpus
 
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.errors import DataError
-from retrievalkit.training import token_store as tokens
-from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
 
 SENTENCES = ("One two three. ", "Four five. ", "Six seven eight nine ten. ", "Eleven. ")
 

@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from retrievalkit.contracts import Batch, Encoder, LossValue, Pretrainer, Progress
-from retrievalkit.data.masking import Masker, count_labels, pad_labels
 from retrievalkit.data.tokenized_text import Pieces
 from retrievalkit.scoring.lexical import token_loss
+from retrievalkit_pretrain.masking import Masker, count_labels, pad_labels
 
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 

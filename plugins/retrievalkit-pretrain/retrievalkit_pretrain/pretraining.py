@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,21 +18,25 @@ import numpy as np
 import torch
 import transformers
 
-from retrievalkit import registry, storage
 from retrievalkit.contracts import Encoder, LossValue, Pretrainer, Progress
+from retrievalkit.contracts.commands import (
+    ProgressBar,
+    create,
+    describe,
+    describe_input,
+    get,
+    model_fingerprint,
+    refuse_if_strict,
+    resolve_precision,
+)
+from retrievalkit.contracts.commands import (
+    options as options_of,
+)
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.models.precision import autocast, default_device, resolve_precision
-from retrievalkit.models.pretrained import model_fingerprint
-from retrievalkit.reporting import notices
-from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.training import processes, ranks
-from retrievalkit.training.loop import Key
-from retrievalkit.training.microbatch import Part, PartedTraining, Parts, run_parts, slices
-from retrievalkit.training.pretrain import PretrainOptions
-from retrievalkit.training.selection import Values
-from retrievalkit.training.session import Manifest, model_card
-from retrievalkit.training.token_store import Cutter, TokenStore, read_corpus
+from retrievalkit.training.public import Part, PartedTraining, autocast, default_device, lead, model_card
+from retrievalkit_pretrain.pretrain import PretrainOptions
+from retrievalkit_pretrain.token_store import Cutter, TokenStore, read_corpus
 
 TOKENS = "tokens"
 _TRIED = 64
@@ -79,18 +83,10 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def loss(self, loss: Callable[[Part, Progress], LossValue], device: torch.device) -> float:
-        """Return the loss of all samples without dropout, each term averaged over all of its units."""
-        source, pretrainer = random.Random(f"held out masks {self._seed}"), self._pretrainer
-        was_training = pretrainer.training
-        pretrainer.eval()
-        starts = range(0, len(self._samples), self._size)
-        parts = [part_of(pretrainer, self._samples[start : start + self._size], source) for start in starts]
-        own = parts[processes.rank() :: processes.count()] or [parts[0].without_weight()]
-        with torch.inference_mode():
-            values = run_parts(own, lambda part: loss(part.to(device), Progress(0, 0.0, 1)), None)
-        pretrainer.train(was_training)
-        return float(values["loss"])
+    def parts(self) -> list[Part]:
+        """Return all samples, masked, in parts of `size`."""
+        source, starts = random.Random(f"held out masks {self._seed}"), range(0, len(self._samples), self._size)
+        return [part_of(self._pretrainer, self._samples[start : start + self._size], source) for start in starts]
 
 
 class Pretraining(PartedTraining):
@@ -111,16 +107,16 @@ class Pretraining(PartedTraining):
             if corpus is not None:
                 next(iter(corpus))  # an empty or missing corpus fails before a model is loaded
         # Options that pre-training implies, if the encoder has them, and options that the user set.
-        known = registry.options(registry.get("encoder", options.encoder))
+        known = options_of(get("encoder", options.encoder))
         implied = {"document_length": options.max_length, "new_vocabulary_head": True}
         encoder_options = {name: value for name, value in implied.items() if name in known}
         encoder_options |= options.encoder_options
         self.device = default_device()
-        self.precision = resolve_precision(options.precision, self.device)
+        self.precision = resolve_precision(options.precision)
         transformers.set_seed(options.seed)
-        component: type[Pretrainer] = registry.get("pretrainer", options.pretrainer)
+        component: type[Pretrainer] = get("pretrainer", options.pretrainer)
         try:
-            encoder: Encoder = registry.create("encoder", options.encoder, options.model, **encoder_options)
+            encoder: Encoder = create("encoder", options.encoder, options.model, **encoder_options)
         except LengthError as error:
             # The encoder's document length is set by `max_length` here.
             raise error.of_option("max_length") from error
@@ -128,22 +124,22 @@ class Pretraining(PartedTraining):
         if not all(parameter.requires_grad for parameter in encoder.parameters()):
             msg = "pre-training trains all weights of a model, and some are frozen. Leave out encoder.lora_rank."
             raise UnsupportedError(msg)
-        pretrainer: Pretrainer = registry.create(
+        pretrainer: Pretrainer = create(
             "pretrainer", options.pretrainer, encoder, options.max_length, **options.pretrainer_options
         )
         self.module = pretrainer.to(self.device)
         self.entries = {"wants": pretrainer.wants}
         self.described = {
             "model": os.path.abspath(options.model) if os.path.isdir(options.model) else options.model,
-            "encoder": registry.describe("encoder", options.encoder, encoder_options),
-            "pretrainer": registry.describe("pretrainer", options.pretrainer, options.pretrainer_options),
+            "encoder": describe("encoder", options.encoder, encoder_options),
+            "pretrainer": describe("pretrainer", options.pretrainer, options.pretrainer_options),
             "pretraining": options.training(),
         }
         fingerprints = {"model": model_fingerprint(options.model), "corpus": self.corpus.fingerprint()}
         if dev is not None:
             fingerprints["dev"] = dev.fingerprint()
         paths = {"model": options.model, "corpus": options.corpus, "dev": options.dev}
-        self.inputs = {name: storage.describe_input(paths[name], digest) for name, digest in fingerprints.items()}
+        self.inputs = {name: describe_input(paths[name], digest) for name, digest in fingerprints.items()}
         self.cutter = Cutter(
             pretrainer.vocabulary,
             options.max_length,
@@ -179,7 +175,7 @@ class Pretraining(PartedTraining):
                     error.add_note(f"Interrupted after {bar.done:,} documents: run the same command with --resume.")
                     raise
 
-        ranks.lead(read)
+        lead(read)
         store = TokenStore(folder / TOKENS, self.options.max_length)
         if not store.counts["samples"]:
             problem = f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants}"
@@ -188,22 +184,15 @@ class Pretraining(PartedTraining):
             raise InputError(msg)
         if dropped := store.counts["dropped"]:
             # The command's last line reports their number.
-            notices.check(f"{dropped:,} of the {len(store):,} documents have no {self.module.wants}.")
+            refuse_if_strict(f"{dropped:,} of the {len(store):,} documents have no {self.module.wants}.")
         self.samples = CorpusSamples(store, self.module, self.options.seed)
         self.counts = store.counts
 
-    def collate(self, keys: Sequence[Key]) -> Parts:
-        """Return this process's parts of a step.
-
-        Every process collates all parts in the same order, with the same generator: the masked tokens do not depend on
-        the number of parts and processes.
-        """
-        drawn = [self.samples.draw(position, epoch) for epoch, position in keys]
-        (epoch, first), size = keys[0], self.size
+    def collate(self, keys: Sequence[tuple[int, int]]) -> Any:
+        """Return this process's parts of a step, collated in order with one generator."""
+        drawn, (epoch, first) = [self.samples.draw(position, epoch) for epoch, position in keys], keys[0]
         source = random.Random(f"batch {self.options.seed} {epoch} {first}")
-        shares = [[part_of(self.module, drawn[part], source) for part in share] for share in slices(len(drawn), size)]
-        own = shares[processes.rank()] or [part_of(self.module, drawn[:1], source).without_weight()]
-        return Parts(own, len(drawn), keys, size)
+        return self.divided(keys, lambda part: part_of(self.module, drawn[part], source))
 
     def loss(self, part: Part, progress: Progress) -> LossValue:
         """Return the loss of a part: each term is the mean over its labelled tokens."""
@@ -211,12 +200,12 @@ class Pretraining(PartedTraining):
             value: LossValue = self.module(part.batch, progress)
         return value
 
-    def measure(self, epoch: int) -> Values:  # noqa: ARG002 - the same in every epoch
+    def measure(self, epoch: int) -> Mapping[str, Sequence[float]]:  # noqa: ARG002 - the same in every epoch
         """Return the loss of the held-out documents."""
         assert self.dev is not None
-        return {"loss": [self.dev.loss(self.loss, self.device)]}
+        return {"loss": [float(self.evaluate(self.dev.parts())["loss"])]}
 
-    def card(self, manifest: Manifest) -> str:
+    def card(self, manifest: dict[str, Any]) -> str:
         """Return the model card of a pre-trained model."""
         options, counts = self.described, manifest["counts"]
         name, training = options["pretrainer"]["name"], options["pretraining"]

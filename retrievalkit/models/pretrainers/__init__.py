@@ -1,1 +1,0 @@
-"""Pretrainers: objectives that train an encoder on plain text."""

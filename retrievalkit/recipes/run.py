@@ -99,6 +99,9 @@ def plan(recipe: Recipe, folder: Path, cli: click.Group) -> list[Job]:
             missing[package.replace("_", "-")] = "the pretrained encoder"
         elif prefix not in names("source") and (distribution := DISTRIBUTIONS.get(f"{prefix}:")):
             missing[distribution] = f"the source '{prefix}:'"
+    for name in sorted(DISTRIBUTIONS.keys() - names("command")):
+        if " " not in name and any(step.command == name for step in recipe.steps):
+            missing[DISTRIBUTIONS[name]] = f"the command '{name}'"
     if missing:
         listed = "".join(f"\n  {name}: {use}" for name, use in missing.items())
         msg = f"the recipe '{recipe.name}' needs packages that are not installed:{listed}\nInstall: pip install "

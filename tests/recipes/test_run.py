@@ -440,17 +440,20 @@ def test_a_password_in_a_recipe_is_refused_before_it_is_written(start, settings)
     assert not Path("out").exists()
 
 
-def test_all_missing_packages_are_named_in_a_single_message():
-    step = Step("train", "train", {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}})
+def test_all_missing_packages_are_named_in_a_single_message(monkeypatch, fresh_registry):
+    monkeypatch.setenv("RKIT_PLUGINS", "")
+    fresh_registry()
+    options = {"model": "package:no_such_model/model", "set": {"a": ["package:click/x"]}}
+    steps = (Step("train", "train", options), Step("sync", "sync", {}))
+    requires = {"no-such-plugin": "a pooler", "click": "options"}
     with pytest.raises(InputError) as caught:
-        plan(
-            Recipe("demo", "", {}, (step,), "", requires={"no-such-plugin": "a pooler", "click": "options"}), None, main
-        )
+        plan(Recipe("demo", "", {}, steps, "", requires=requires), None, main)
     assert str(caught.value).splitlines() == [
         "the recipe 'demo' needs packages that are not installed:",
         "  no-such-plugin: a pooler",
         "  no-such-model: the pretrained encoder",
-        "Install: pip install no-such-plugin no-such-model",
+        "  retrievalkit-sync: the command 'sync'",
+        "Install: pip install no-such-plugin no-such-model retrievalkit-sync",
     ]
     assert plan(Recipe("demo", "", {}, (), "", requires={"click": "options"}), None, main) == []
 

@@ -33,6 +33,10 @@ _TEMPLATE = Path(__file__).with_name("plugin_template")
 _COMPARED = tuple(kind for kind in KINDS if kind not in ("compressor", "source", "metric"))
 """Kinds with a baseline that the recipe compares with."""
 
+_CORE = '"retrievalkit>=0.1"'
+_REQUIRED = {"pretrainer": {_CORE: f'{_CORE}, "retrievalkit-pretrain>=0.1"'}}
+"""Kind -> replacements in pyproject.toml."""
+
 _WIDTH = 120
 
 
@@ -61,7 +65,9 @@ def new_plugin(options: NewOptions) -> str:
     if (project := Path(options.output, "pyproject.toml")).is_file():
         return _add(name, kind, class_name, project)
     component = _component(kind, name, f"retrievalkit_{name}.{_plural(kind)}:{class_name}")
-    return _write([component], name, options.output, dict(_files(kind)), {"MyName": class_name})
+    return _write(
+        [component], name, options.output, dict(_files(kind)), {"MyName": class_name, **_REQUIRED.get(kind, {})}
+    )
 
 
 def _component(kind: str, name: str, target: str, help: str = "") -> registry.Component:  # noqa: A002 - its field
@@ -99,6 +105,8 @@ def _add(name: str, kind: Kind, class_name: str, project: Path) -> str:
             test.parent.mkdir(exist_ok=True)
             test.write_text(_render(text, values), encoding="utf-8")
     top.write_text(source, encoding="utf-8")
+    if "retrievalkit-pretrain" not in (text := project.read_text(encoding="utf-8")):
+        project.write_text(_render(text, _REQUIRED.get(kind, {})), encoding="utf-8")
     return f"{file}: the {kind} '{name}', registered in {top}. Next: rkit plugins check {name}"
 
 
@@ -140,7 +148,7 @@ def package_plugin(options: PackageOptions) -> str:
     files["tests/test_conforms.py"] = "\n".join(["from retrievalkit_testing import conformance", "", *tests, ""])
     files[f"retrievalkit_my_name/{stem}.py"] = _without_hooks(source)
     requirements = ["retrievalkit>=0.1", *_distributions(source)]
-    values = {'"retrievalkit>=0.1"': ", ".join(f'"{requirement}"' for requirement in requirements)}
+    values = {_CORE: ", ".join(f'"{requirement}"' for requirement in requirements)}
     text = _write(components, stem, options.output, files, values)
     return f"{text}. Unset RKIT_PLUGIN_FILES first: both have the name."
 

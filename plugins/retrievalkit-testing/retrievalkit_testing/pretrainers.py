@@ -158,13 +158,14 @@ class PretrainerCase(Subject):
         parts = (lines[row : row + 10] for row in range(0, 32, 2))
         texts = ["", *(" ".join(f"{line}. The xyzzy is {line}." for line in part) for part in parts)]
         documents = []
-        for number, (text, split) in enumerate(zip(texts, pretrainer.vocabulary.split(texts), strict=True)):
-            pieces, piece_ends = split
+        for text, (pieces, piece_ends) in zip(texts, pretrainer.vocabulary.split(texts), strict=True):
             ends = [bisect_right(piece_ends, point.end()) for point in re.finditer(r"\.", text)]
-            bounds = [0, *random.Random(number).sample(range(1, len(ends)), len(ends) // 2), len(ends)] if ends else []
-            spans = [range(*pair) for pair in pairwise(sorted(bounds))]
             # Half the length, to leave room for more padding.
-            documents.append(Document(pieces, ends, spans, self.max_length // 2))
+            target, bounds = self.max_length // 2, [0]
+            for sentence, end in enumerate(ends, 1):
+                if end - [0, *ends][bounds[-1]] > target or sentence == len(ends):
+                    bounds.append(sentence)
+            documents.append(Document(pieces, ends, [range(*pair) for pair in pairwise(bounds)], target))
         return documents
 
 

@@ -452,8 +452,8 @@ def test_all_missing_packages_are_named_in_a_single_message(monkeypatch, fresh_r
         "the recipe 'demo' needs packages that are not installed:",
         "  no-such-plugin: a pooler",
         "  no-such-model: the pretrained encoder",
-        "  retrievalkit-sync: the command 'sync'",
-        "Install: pip install no-such-plugin no-such-model retrievalkit-sync",
+        "  retrievalkit-documents: the command 'sync'",
+        "Install: pip install no-such-plugin no-such-model retrievalkit-documents",
     ]
     assert plan(Recipe("demo", "", {}, (), "", requires={"click": "options"}), None, main) == []
 

@@ -29,7 +29,8 @@ _HEAVY = (
     "rich.console", "rich.progress", "jinja2", "filelock", "pydantic",
 )  # fmt: skip
 _OWN = (
-    "retrievalkit", "retrievalkit_aggretriever", "retrievalkit_cotmae", "retrievalkit_mlr", "retrievalkit_mvr", "retrievalkit_pretrain",
+    "retrievalkit", "retrievalkit_aggretriever", "retrievalkit_cotmae", "retrievalkit_mlr", "retrievalkit_mvr",
+    "retrievalkit_pretrain",
 )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def test_examples_of_every_kind():
                 ([{"id": "a", "text": 3}], "row 1 of the passages: 'text' is 3, but should be text."),
                 (
                     [{"id": "a"}],
-                    "row 1 of the passages: the passage has no text (text, contents, content, body, passage). Its fields are: id.",
+                    "row 1 of the passages: the passage has no text (text, contents, content, body, passage).",
                 ),
                 ([ROWS[0], ROWS[0]], "row 2 of the passages: the id 'a' is already used at row 1."),
                 ([], "the passages: the corpus is empty"),

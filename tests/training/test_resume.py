@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -56,7 +55,8 @@ ALWAYS = {
     "before the last file of a state is written": lambda: kill_at_call(storage, "describe_files", 2),
     "between two states, the older still there": lambda: kill_at_call(checkpoints, "saved", 2),
     "after a line of the log": lambda: kill_at_call(loop.Loop, "log", 2, after=True),
-    "after the states are removed": lambda: kill_at_call(Path, "unlink", 1),
+    "before the states are removed": lambda: kill_at_call(storage, "discard", 2),
+    "while the states are removed": lambda: kill_at_call(storage, "discard", 2, after=True),
     "before the folder gets its name": lambda: kill_at_call(storage.outputs, "_replace_folder", 1),
 }
 MOMENTS = {

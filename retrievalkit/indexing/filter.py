@@ -2,7 +2,7 @@
 
 A comparison is FIELD, one of = != < <= > >= and VALUE, FIELD [not] in (VALUE, ...), or has FIELD; and, or, not and
 parentheses combine comparisons as in Python. A text without the field fails every comparison; a list passes if any of
-its elements passes.
+its elements passes, and `not in` if none of them is in.
 
 A value in quotes is a text. Another value is a text too, and may also be a number (02134, with a zero in front, is
 none), `true` or `false`, a date or a time. `=` compares texts by their characters, numbers, dates and times by value; a
@@ -84,8 +84,10 @@ def passing_texts(table: FieldTable, filter: str) -> Passing:
         held = _mask(table, [rows for rows, _ in column.parts.values()])
         if not existing:
             literals = [_Literal(part) for part in ([value] if sign else re.findall(_VALUE, values, re.DOTALL))]
-            sign = sign.replace("==", "=") if sign else "not in" if negated else "in"
+            sign = sign.replace("==", "=") if sign else "in"
             passed, comparable = _compared(table, column, sign, literals)
+            if negated:
+                passed, comparable = held & ~passed, held
             left, every = int(held.sum() - comparable.sum()), int(held.sum())
             if left and (left == every or sign not in ("=", "in")):
                 kinds = " or ".join(dict.fromkeys(literal.kind for literal in literals))
@@ -127,7 +129,7 @@ def _compared(table: FieldTable, column: Column, sign: str, literals: list[_Lite
         else:
             every = zip(*(literal.equal(column, kind) for literal in literals), strict=True)
             passes, fits = map(np.logical_or.reduce, every)
-            if sign in ("!=", "not in"):
+            if sign == "!=":
                 passes, fits = ~passes, True
         passed.append(rows[passes])
         comparable.append(rows[np.broadcast_to(fits, rows.shape)])

@@ -22,8 +22,9 @@ Several linear layers without activations become a single layer.
 from __future__ import annotations
 
 import json
+import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 from pydantic import Field
 
 from retrievalkit import storage
-from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
+from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError, shortlist
 from retrievalkit.models.pretrained import load_pretrained, locate_model, model_file
 from retrievalkit.reporting import notices
 
@@ -45,6 +46,11 @@ READ_FROM = {
 """The releases that the conventions were read from."""
 
 _DO = "Download the model again."
+# Of pre-training and classification, and the projections of late interaction, which the pooler reads.
+_HEADS = re.compile(
+    r"(^|\.)(cls|lm_head|vocab_\w+|generator_\w+|discriminator_\w+|pooler|classifier|score|qa_outputs|linear)\."
+    r"|position_ids$|^lm_head|^logit_scale"
+)
 _SIDES = ("query", "document")
 _LIBRARIES = ("sentence_transformers.", "pylate.")
 _ACTIVATIONS = {
@@ -430,6 +436,16 @@ def note_promises(config: Path | None, tokenizer: Any, specials: tuple[bool, boo
         notices.note(
             "end_token is set, but the tokenizer ends texts with a special token itself, which stays the last."
         )
+
+
+def note_unread_weights(source: str, names: Collection[str]) -> None:
+    """Note weights besides those of the transformer: some methods, such as ANCE, compute vectors with more layers."""
+    unread = sorted(name for name in names if not _HEADS.search(name))
+    if (Path(source) / "pooler.pt").is_file():
+        unread.append("pooler.pt")
+    if unread:
+        problem = f"'{source}' has weights that are not read: {shortlist(unread, 3)}. If vectors need them, they differ"
+        notices.note(f"{problem} here. Write it as a folder of sentence-transformers, with these layers as modules.")
 
 
 def load_own_weights(own: OwnSettings, pooler: nn.Module, *, named: bool) -> None:

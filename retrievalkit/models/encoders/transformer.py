@@ -47,7 +47,7 @@ from retrievalkit.models.pretrained import (
     model_file,
     save_pretrained,
 )
-from retrievalkit.models.published import note_promises
+from retrievalkit.models.published import note_promises, note_unread_weights
 from retrievalkit.registry.trust import code_allowed
 
 _MOST_RANK = 1 << 14
@@ -255,6 +255,7 @@ class Transformer(Encoder):
                 msg = f"new_head_bias is {self.new_head_bias}, and the new head of '{self.source}' has no bias."
                 raise UnsupportedError(msg)
             nn.init.constant_(bias, self.new_head_bias)
+        note_unread_weights(self.source, report["unexpected_keys"])
         # The pooler of BERT-like models is unused here, and often untrained.
         if getattr(model, "pooler", None) is not None:
             model.pooler = None

@@ -186,6 +186,19 @@ def test_weights_that_lack_tensors_are_refused(tiny_model, tmp_path, encoder_of)
         encoder_of(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "noted"),
+    [("embeddingHead.weight", True), ("norm.bias", True), ("cls.predictions.bias", False), ("linear.weight", False)],
+)
+def test_weights_that_no_layer_reads_are_noted(name, noted, tiny_model, tmp_path, encoder_of, capsys):
+    """Such as the projection of ANCE; not the heads of pre-training."""
+    folder = copy_of(tiny_model, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors") | {name: torch.ones(2)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    encoder_of(folder)
+    assert (name in capsys.readouterr().err) == noted
+
+
 @pytest.mark.parametrize("prefix", ["encoder.", "model.text.", "bert."])
 def test_weights_with_a_prefix_in_their_names_are_loaded(prefix, tiny_model, tmp_path, encoder_of):
     """Checkpoints of methods often contain the model as a part."""

@@ -110,7 +110,7 @@ def test_a_pushed_checkpoint_is_used_by_its_name(trained, run, hub, tmp_path, ti
     corpus, examples = str(tiny_collection.corpus), str(tiny_collection.folder)
     code = f"""
 model = rk.Retriever.load("me/geography", precision="fp32")
-index = rk.Index.build({corpus!r}, "me/geography", {str(tmp_path / "index")!r})
+index = rk.Index.build({corpus!r}, "me/geography", {str(tmp_path / "index")!r}, precision="fp32")
 local = rk.Index.open({str(local.folder)!r}, model="me/geography")
 options = {{"epochs": 0, "held_out": 0, "limit": 8, "output": {str(tmp_path / "next")!r}}}
 rk.train("me/geography", {examples!r}, corpus={corpus!r}, **options)

@@ -10,7 +10,6 @@ where the command runs. If a worker is lost, another opens its segments.
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import weakref
 from collections.abc import Mapping, Sequence
@@ -71,7 +70,7 @@ class Spread(Segmented):
         count = min(self._workers.grow(len(names)), len(names))
         place, version = Path(storage.absolute(folder)), storage.fingerprint_value(dict(manifest))
         cuts = [len(names) * part // count for part in range(count + 1)]
-        verify, in_recipe = os.environ.get(storage.VERIFY) == "1", trust.in_recipe()
+        verify, in_recipe = storage.verifies(), trust.in_recipe()
         self._calls = [
             Call(place, version, tuple(names[first:last]), dict(options), verify=verify, in_recipe=in_recipe)
             for first, last in itertools.pairwise(cuts)

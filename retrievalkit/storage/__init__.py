@@ -16,7 +16,14 @@ from retrievalkit.storage.documents import (
     read_document,
     read_json,
 )
-from retrievalkit.storage.fingerprints import VERIFY, describe_file, fingerprint_file, fingerprint_value
+from retrievalkit.storage.fingerprints import (
+    VERIFY,
+    describe_file,
+    fingerprint_file,
+    fingerprint_value,
+    verifies,
+    verifying,
+)
 from retrievalkit.storage.integrity import (
     check_files,
     check_own_files,
@@ -26,7 +33,6 @@ from retrievalkit.storage.integrity import (
     fingerprint_files,
     fingerprint_folder,
     inside,
-    verifying,
 )
 from retrievalkit.storage.locks import held
 from retrievalkit.storage.manifest import (
@@ -74,7 +80,7 @@ __all__ = [
     "fingerprint_folder", "fingerprint_value", "full_disk_named", "held", "holds", "indexes_of", "inside",
     "is_address", "is_stream", "json_problem", "kind_of", "loads_json", "local", "named", "open_regular",
     "partial_folder", "place_of", "private_folder", "read_document", "read_entry", "read_json", "read_manifest",
-    "replaced_folder", "restore", "scratch", "sent", "store_of", "verifying", "was_written", "work_folder",
+    "replaced_folder", "restore", "scratch", "sent", "store_of", "verifies", "verifying", "was_written", "work_folder",
     "write_entry", "write_file", "write_folder", "write_json", "write_manifest",
 ]  # fmt: skip
 

@@ -25,7 +25,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.documents import check_document, read_json
-from retrievalkit.storage.fingerprints import VERIFY, fingerprint_file, fingerprint_value
+from retrievalkit.storage.fingerprints import fingerprint_file, fingerprint_value, verifies
 from retrievalkit.storage.outputs import discard, full_disk_named
 
 _RECORD = "entry.json"
@@ -112,7 +112,7 @@ def read_entry(kind: str, identity: object, form: type[Form]) -> Entry[Form] | N
             if name != Path(name).name:
                 _damaged(folder / name)
             current = _state(folder / name)
-            known = current == state and current[0] >= _LARGE and os.environ.get(VERIFY) != "1"
+            known = current == state and current[0] >= _LARGE and not verifies()
             if not known and fingerprint_file(folder / name) != digest:
                 _damaged(folder / name)
         entry = Entry(check_document(value, form, file=folder, do=""), folder)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,23 @@ Counter = Callable[[int], None]
 
 VERIFY = "RKIT_VERIFY"
 """Environment variable: 1 verifies all bytes of every opened file."""
+_VERIFYING = ContextVar("verifying", default=False)
+
+
+def verifies() -> bool:
+    """True if all bytes of opened files are verified: for this command, or by the environment variable."""
+    return _VERIFYING.get() or os.environ.get(VERIFY) == "1"
+
+
+@contextmanager
+def verifying() -> Iterator[None]:
+    """Verify all bytes in this block."""
+    before = _VERIFYING.get()
+    _VERIFYING.set(True)
+    try:
+        yield
+    finally:
+        _VERIFYING.set(before)
 
 
 def fingerprint_value(value: Any) -> str:

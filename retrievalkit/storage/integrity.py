@@ -10,14 +10,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.cache import read_entry, write_entry
-from retrievalkit.storage.fingerprints import VERIFY, Counter, fingerprint_file, fingerprint_value
+from retrievalkit.storage.fingerprints import Counter, fingerprint_file, fingerprint_value, verifies
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST
 
@@ -49,7 +49,7 @@ def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     identity = os.path.realpath(folder)
     statuses = {name: (folder / name).stat() for name in names}
     large = any(status.st_size >= _LARGE for status in statuses.values())
-    entry = read_entry("fingerprints", identity, _Known) if large and os.environ.get(VERIFY) != "1" else None
+    entry = read_entry("fingerprints", identity, _Known) if large and not verifies() else None
     known = {} if entry is None else entry.value
     digests, current, settled = dict[str, str](), _Known(), time.time_ns() - _SETTLED
     for name, status in statuses.items():
@@ -96,20 +96,6 @@ def inside(folder: str | Path, name: str) -> Path:
     raise ArtifactError(msg)
 
 
-@contextmanager
-def verifying() -> Iterator[None]:
-    """Verify all bytes in this block, and in processes started in it."""
-    before = os.environ.get(VERIFY)
-    os.environ[VERIFY] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VERIFY]
-        else:
-            os.environ[VERIFY] = before
-
-
 def describe_files(folder: str | Path, *, skip: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
     """Return the size and checksum of each file of a folder, for its manifest's entry `files`.
 
@@ -150,7 +136,7 @@ def check_files(folder: str | Path, files: Files, *, remedy: str) -> None:
             raise ArtifactError(msg)
 
     manifest, suspect = folder / MANIFEST, list(files)
-    if os.environ.get(VERIFY) != "1" and manifest.exists():
+    if not verifies() and manifest.exists():
         listed = manifest.stat().st_mtime_ns
         suspect = [name for name in files if (folder / name).stat().st_mtime_ns > listed]
 

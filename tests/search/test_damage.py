@@ -27,7 +27,6 @@ from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.storage import integrity
 
 TEXTS, DIM, TERMS = 40, 6, 30
 INDEXERS = ("flat", "faiss", "sparse", "dense_sparse")
@@ -184,7 +183,7 @@ def test_verify_reads_all_bytes(indexes, tmp_path, flags):
     result = CliRunner().invoke(rkit, ["search", str(tmp_path / "index"), "--query", "a", *flags])
     assert result.exit_code == 2
     assert ("weights-00000.npy' was altered" in result.output) == bool(flags)
-    assert integrity.VERIFY not in os.environ
+    assert not storage.verifies()
 
 
 def test_faiss_files_with_other_vectors_are_refused(indexes, tmp_path):

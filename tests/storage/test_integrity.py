@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_files_that_may_have_changed_are_read(folder, read):
     with storage.verifying():
         storage.check_files(folder, files, remedy=REMEDY)
     assert sorted(read[1:]) == ["one.bin", "two.bin"]
-    assert integrity.VERIFY not in os.environ
+    assert not storage.verifies()
 
 
 def test_a_long_check_shows_its_progress(folder, monkeypatch, capsys):
@@ -185,3 +186,10 @@ def test_a_long_check_shows_its_progress(folder, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     storage.describe_files(folder)
     assert capsys.readouterr().err == ""
+
+
+def test_verification_of_a_command_does_not_reach_other_threads():
+    with storage.verifying(), ThreadPoolExecutor(1) as other:
+        assert storage.verifies()
+        assert not other.submit(storage.verifies).result()
+    assert not storage.verifies()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -107,7 +106,7 @@ def ranged_rows(store: storage.Store, files: Mapping[str, Mapping[str, Any]], na
     for name, head in zip(names, heads, strict=True):
         with reading(f"{store.url}/{name}"):
             shards.append(RangedRows(store, name, files[name], head))
-    if os.environ.get(storage.VERIFY) == "1":
+    if storage.verifies():
         for shard in shards:
             shard.rows(0, shard.shape[0])
     return shards

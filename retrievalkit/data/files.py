@@ -43,7 +43,7 @@ _LOOK = 1 << 12
 _SHOWN = 300
 _GROUPS = 6
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-KERNEL = ("/proc/", "/sys/")
+_KERNEL = ("/proc/", "/sys/")
 
 
 class Line(NamedTuple):
@@ -75,7 +75,7 @@ def existing(path: str | Path) -> Path:
     except ValueError:
         msg = f"{str(path)!r} is not a path: it contains NUL, or bytes that are not UTF-8. Rename the file."
         raise DataError(msg) from None
-    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or f"{os.path.realpath(path)}/".startswith(KERNEL):
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) or f"{os.path.realpath(path)}/".startswith(_KERNEL):
         msg = f"'{path}' is a pipe, a device or a kernel file, and data is read more than once. Save it to a file."
         raise DataError(msg)
     return path

@@ -105,7 +105,10 @@ def test_langchain_documents_of_several_queries_are_equal(words, dense):
     """MultiQueryRetriever drops documents that equal others, EnsembleRetriever those with the same id."""
     retrievers = [adapter("langchain")(index=index) for index in (words, dense)]
     documents = [
-        each for one in retrievers for text in ("river wheel", "the mill", "river") for each in one.invoke(text)
+        document
+        for retriever in retrievers
+        for text in ("river wheel", "the mill", "river")
+        for document in retriever.invoke(text)
     ]
     unique = [document for place, document in enumerate(documents) if document not in documents[:place]]
     assert sorted(document.metadata["id"] for document in unique) == ["a", "b", "c"]

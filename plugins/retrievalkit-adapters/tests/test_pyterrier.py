@@ -158,16 +158,16 @@ def test_results_of_operators_are_rescored(words, dense, model, topics, tiny_col
     first, second = IndexRetriever(words, 5, texts=True), IndexRetriever(dense, 5)
     combined, some = getattr(first, operator)(second), topics.head(3)
     full = {qid: dict(own) for qid, own in hits(IndexRetriever(dense)(some)).items()}
-    found = combined(some)
+    results = combined(some)
     for transformer in (Reranker(model, corpus=tiny_collection.corpus), IndexRetriever(dense)):
-        rescored = transformer(found)
-        assert len(rescored) == len(found)
+        rescored = transformer(results)
+        assert len(rescored) == len(results)
         for row in rescored.itertuples():
             assert row.score == pytest.approx(full[row.qid][row.docno], abs=1e-5)
-    if found["text"].isna().any():
+    if results["text"].isna().any():
         with pytest.raises(InputError, match=r"have no text to score, such as .*corpus="):
-            Reranker(model)(found)
-    assert len(Reranker(model, corpus=tiny_collection.corpus)(found.drop(columns=["text", "title"]))) == len(found)
+            Reranker(model)(results)
+    assert len(Reranker(model, corpus=tiny_collection.corpus)(results.drop(columns=["text", "title"]))) == len(results)
 
 
 def test_an_experiment(words, dense, model, topics, qrels):

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -173,8 +174,9 @@ def test_an_index_may_have_more_files_than_a_process_descriptors(tmp_path):
     build_index(tmp_path / "vectors", output=tmp_path / "small", indexer="small", options={"view": "vectors"})
     build_index(tmp_path / "vectors", output=tmp_path / "segments", parts=40)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with open(os.devnull) as stream:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (stream.fileno() + 10, limits[1]))
+    with ExitStack() as stack:  # the ten lowest free ones: a process has gaps among those it holds
+        free = [stack.enter_context(open(os.devnull)).fileno() for _ in range(10)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, limits[1]))
     try:
         indexes = [open_index(tmp_path / name) for name in ("flat", "small", "segments")]
         hits = [index.indexer.search(queries("dense_sparse").representation, 40)[0][0] for index in indexes]

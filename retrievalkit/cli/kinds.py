@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
+from retrievalkit.contracts.declarations import Argument, Command, Reads, mark
 from retrievalkit.errors import DataError, InputError, RetrievalkitError
+from retrievalkit.registry.component_options import options
 
 _NOTHING = "nothing"
 _KINDS = {
@@ -28,34 +30,22 @@ _KINDS = {
     "index": "an index",
 }
 _OF_DATA = ("corpus", "queries", "examples", "qrels", "run")
-_WRITERS = {"run": "rkit search", "vectors": "rkit encode", "index": "rkit index", "checkpoint": "rkit train"}
-
-_CORPUS = ("corpus", "collection", "documents")
-_RERANKER = ("reranker", "model", _NOTHING)
-_EXPECTED = {
-    "model": ("checkpoint", "model", _NOTHING),
-    "texts": (*_CORPUS, "queries"),
-    "corpus": _CORPUS,
+_MODEL = ("checkpoint", "model", _NOTHING)  # nothing stands for the name of a model on a hub
+_ACCEPTED = {
+    "passages": ("corpus", "collection", "documents"),
     "queries": ("queries", "examples", "collection"),
     "examples": ("examples", "collection"),
-    "dev": ("examples", "collection"),
-    "merge_with": ("examples",),
-    "qrels": ("qrels", "collection"),
+    "judgements": ("qrels", "collection"),
     "run": ("run",),
     "runs": ("run",),
-    "indexes": ("index", "run"),
-    "serve indexes": ("index",),
-    "add": (*_CORPUS, "vectors"),
-    "rerank apply reranker": _RERANKER,
-    "mine-negatives reranker": (*_RERANKER, "run"),
-    "mine-negatives source": ("checkpoint", "index", "run", _NOTHING),
-    "index source": (*_CORPUS, "vectors"),
-    "convert source": (*_CORPUS, "queries", "examples", "qrels", "run"),
-    "convert output": (_NOTHING,),
-    "export source": ("checkpoint", "vectors"),
-    "export output": (_NOTHING,),
+    "model": _MODEL,
+    "checkpoint": ("checkpoint",),
+    "reranker": ("reranker", "model", _NOTHING),
+    "vectors": ("vectors",),
+    "index": ("index",),
 }
-"""Parameter, or command and parameter -> accepted kinds; `nothing` stands for a hub name or a new path."""
+"""Input (a function of `data.inputs`, or a name in `Reads.accepts`) -> kinds of data."""
+_WRITERS = {"run": "rkit search", "vectors": "rkit encode", "index": "rkit index", "checkpoint": "rkit train"}
 
 
 @contextmanager
@@ -116,7 +106,16 @@ def _option_for(kind: str, context: click.Context, values: Mapping[str, Any]) ->
 
 
 def _expected(name: str, context: click.Context) -> tuple[str, ...]:
-    return _EXPECTED.get(f"{context.command_path.partition(' ')[2]} {name}", _EXPECTED.get(name, ()))
+    """Return the kinds of data that a parameter accepts, by its declaration; () if unknown."""
+    declared: Command[..., Any, Any] | None = getattr(context.command, "declared", None)
+    if declared is None or (option := options(declared.declaration).get(name)) is None:
+        return ()
+    if name == "output" and mark(option.annotation, Argument):
+        return (_NOTHING,)
+    if (reads := mark(option.annotation, Reads)) is None:
+        return ()
+    inputs = reads.accepts or [getattr(reads.convert, "__name__", "")]
+    return tuple(kind for known in inputs for kind in _ACCEPTED.get(known, ()))
 
 
 def _is(kind: str) -> str:

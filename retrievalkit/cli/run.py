@@ -99,11 +99,11 @@ class QuickstartOptions(StepsOptions):
 
     output: Annotated[Place, Flag(("--output", "-o"))] = "quickstart"
     _: KW_ONLY
-    model: Annotated[Place | None, Reads()] = None
-    corpus: Annotated[Place | None, Reads()] = None
-    examples: Annotated[Place | None, Reads()] = None
-    queries: Annotated[Place | None, Reads()] = None
-    qrels: Annotated[Place | None, Reads()] = None
+    model: Annotated[Place | None, Reads(accepts=("model",))] = None
+    corpus: Annotated[Place | None, Reads(accepts=("passages",))] = None
+    examples: Annotated[Place | None, Reads(accepts=("examples",))] = None
+    queries: Annotated[Place | None, Reads(accepts=("queries",))] = None
+    qrels: Annotated[Place | None, Reads(accepts=("judgements",))] = None
 
 
 @command("quickstart", QuickstartOptions)

@@ -81,9 +81,12 @@ class Reads:
 
     Attributes:
         convert: Converts data in memory to an address (`retrievalkit.data.inputs`); None = only places are accepted.
+        accepts: Names of inputs, such as "corpus", to explain data of another kind (`retrievalkit.cli.kinds`); by
+            default, what `convert` converts.
     """
 
     convert: Callable[[Any], str] | None = None
+    accepts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

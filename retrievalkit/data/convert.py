@@ -106,7 +106,7 @@ class ConvertOptions(HardNegatives, OwnFileOptions, CommandOptions):
         corpus: The passages of the examples or judgements, if the source does not contain them; the parts of a run.
     """
 
-    source: Annotated[Any, Argument(), Reads()]
+    source: Annotated[Any, Argument(), Reads(accepts=("passages", "queries", "examples", "judgements", "run"))]
     output: Annotated[Place, Argument()]
     _: KW_ONLY
     kind: Literal["corpus", "queries", "examples", "qrels", "run", "collection"] | None = None

@@ -26,7 +26,7 @@ class EncodeOptions(EncodingOptions, RayOptions, ReadingOptions, WritingOptions)
     """
 
     model: Annotated[Any, Argument(), Reads(inputs.model)]
-    texts: Annotated[Any, Argument(), Reads()]
+    texts: Annotated[Any, Argument(), Reads(accepts=("passages", "queries"))]
     _: KW_ONLY
     side: Literal["document", "query"] = "document"
 

@@ -49,13 +49,13 @@ class IndexOptions(RayOptions, ReadingOptions):
         indexer_options: Options of the indexer.
     """
 
-    source: Annotated[Any, Argument(), Reads(inputs.passages)]
+    source: Annotated[Any, Argument(), Reads(inputs.passages, ("passages", "vectors"))]
     _: KW_ONLY
     indexer: Annotated[str | None, Named("indexer")] = None
     output: Annotated[Place | None, Flag(("--output", "-o"))] = None
     overwrite: bool = False
     shards: Count | None = None
-    add: Annotated[Any, Flag(metavar="PLACE"), Reads(inputs.passages)] = None
+    add: Annotated[Any, Flag(metavar="PLACE"), Reads(inputs.passages, ("passages", "vectors"))] = None
     mirror: bool = False
     delete: Annotated[Sequence[str], Flag(metavar="ID|FILE")] = ()
     compact: bool = False
@@ -63,7 +63,7 @@ class IndexOptions(RayOptions, ReadingOptions):
     check_queries: Annotated[Any, Reads(inputs.queries)] = None
     check_count: Count | None = None
     check_k: Count | None = None
-    model: Annotated[Any, Reads()] = None
+    model: Annotated[Any, Reads(accepts=("model",))] = None
     precision: Precision | None = None
     indexer_options: Annotated[Mapping[str, Any], Rest()] = field(default_factory=dict)
 

@@ -50,7 +50,7 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
         indexer_options: Options of the index that is built for bm25.
     """
 
-    source: Annotated[Any | Sequence[Any], Flag(("--from",)), Reads(hit_sources)]
+    source: Annotated[Any | Sequence[Any], Flag(("--from",)), Reads(hit_sources, ("model", "index", "run"))]
     examples: Annotated[Any, Reads(inputs.examples)]
     _: KW_ONLY
     corpus: Annotated[Any, Flag(required=True), Reads(inputs.passages)] = None

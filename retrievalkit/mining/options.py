@@ -64,7 +64,7 @@ class MiningOptions:
     near_duplicates: Share | None = None
     margin_absolute: float | None = None
     margin_relative: Share | None = None
-    reranker: Annotated[str | None, Reads()] = None
+    reranker: Annotated[str | None, Reads(accepts=("reranker", "run"))] = None
     reranker_above: float | None = None
     reranker_margin: float | None = None
     filters: Annotated[tuple[Annotated[str, Named("filter")], ...], Flag(("--filter",), metavar="NAME")] = ()

@@ -46,7 +46,7 @@ class RerankOptions(RayOptions, ReadingOptions):
         batch_tokens: Maximum tokens per batch, padding included; by default a size that suits the device.
     """
 
-    reranker: Annotated[Place, Argument(), Reads()]
+    reranker: Annotated[Place, Argument(), Reads(accepts=("reranker",))]
     run: Annotated[Any, Reads(inputs.run)] = None
     queries: Annotated[Any, Reads(inputs.queries)] = None
     corpus: Annotated[Any, Flag(required=True), Reads(inputs.passages)] = None

@@ -54,7 +54,9 @@ class SearchOptions(DocumentOptions, HybridOptions, OpenOptions):
         named_options: Options for some of the indexes, by the name of their indexer or folder.
     """
 
-    indexes: Annotated[tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads(storage.indexes_of)]
+    indexes: Annotated[
+        tuple[Place, ...], Argument(several=True), Flag(metavar="INDEX..."), Reads(storage.indexes_of, ("index", "run"))
+    ]
     _: KW_ONLY
     queries: Annotated[Any, Reads(inputs.queries)] = None
     split: str | None = None

@@ -56,7 +56,7 @@ class ExportOptions:
         overwrite: Replace an existing output folder.
     """
 
-    source: Annotated[Any, Argument(), Reads(_source)]
+    source: Annotated[Any, Argument(), Reads(_source, ("checkpoint", "vectors"))]
     output: Annotated[Place, Argument()]
     _: KW_ONLY
     to: Literal["sentence-transformers", "sparse-encoder", "pylate", "pyserini", "onnx", "openvino"]

@@ -53,9 +53,9 @@ class ServeOptions(HybridOptions, OpenOptions):
         named_options: Options of single indexes, by the name of their indexer or their folder.
     """
 
-    indexes: Annotated[Any, Argument(several=True), Flag(metavar="INDEX..."), Reads(_folders)]
+    indexes: Annotated[Any, Argument(several=True), Flag(metavar="INDEX..."), Reads(_folders, ("index",))]
     _: KW_ONLY
-    reranker: Annotated[str | None, Reads()] = None
+    reranker: Annotated[str | None, Reads(accepts=("reranker",))] = None
     rerank: Annotated[int, Ge(0)] | None = None
     host: str = "127.0.0.1"
     port: Annotated[int, Ge(0), Le(65535)] = 8000

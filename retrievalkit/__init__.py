@@ -5,83 +5,74 @@
     index = rk.Index.open("my-index")
     hits = index.search("pairwise distances", k=10)
 
-Names are imported on first use.
+Names are imported on first use; `__init__.pyi` declares them for type checkers.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import Any
 
+import lazy_loader
 from pluggy import HookimplMarker
-
-if TYPE_CHECKING:  # the public names; `__getattr__` gets their modules from these lines
-    from retrievalkit_documents.collection import Collection as Collection
-    from retrievalkit_documents.sync import sync as sync
-    from retrievalkit_export.export import export as export
-    from retrievalkit_pretrain.pretrain import pretrain as pretrain
-    from retrievalkit_serve.serve import serve as serve
-
-    from retrievalkit.cli.command import command as command
-    from retrievalkit.cli.doctor import doctor as doctor
-    from retrievalkit.cli.plugins import plugins as plugins
-    from retrievalkit.cli.plugins import show_plugin as show_plugin
-    from retrievalkit.cli.run import quickstart as quickstart
-    from retrievalkit.cli.run import run as run
-    from retrievalkit.data.convert import convert as convert
-    from retrievalkit.data.example_table import Examples as Examples
-    from retrievalkit.data.passage_parts import Document as Document
-    from retrievalkit.evaluation.compare.compare import compare as compare
-    from retrievalkit.evaluation.compare.comparison import Comparison as Comparison
-    from retrievalkit.evaluation.evaluation import Evaluation as Evaluation
-    from retrievalkit.evaluation.run import Run as Run
-    from retrievalkit.indexing.encode import encode as encode
-    from retrievalkit.indexing.index import IndexFolder as IndexFolder
-    from retrievalkit.indexing.index import index as index
-    from retrievalkit.indexing.retriever import Retriever as Retriever
-    from retrievalkit.indexing.vectors import Vectors as Vectors
-    from retrievalkit.mining.mine import mine_negatives as mine_negatives
-    from retrievalkit.reporting.table import Table as Table
-    from retrievalkit.search.hybrid import Hybrid as Hybrid
-    from retrievalkit.search.index import Index as Index
-    from retrievalkit.search.rerank import rerank as rerank
-    from retrievalkit.search.searchable import Hit as Hit
-    from retrievalkit.search.searchable import Hits as Hits
-    from retrievalkit.storage.manifest import Folder as Folder
-    from retrievalkit.training.train import train as train
-    from retrievalkit.training.train_reranker import train_reranker as train_reranker
-    from retrievalkit.training.tune import tune as tune
 
 __version__ = "0.1.0"
 
 hookimpl = HookimplMarker("retrievalkit")
 """Marks a function of a plugin as the implementation of a hook in `retrievalkit.hookspecs`."""
 
-_MODULES = {
-    node.names[0].name: str(node.module)
-    for block in ast.parse(Path(__file__).read_bytes()).body
-    if isinstance(block, ast.If)
-    for node in block.body
-    if isinstance(node, ast.ImportFrom)
+_NAMES = {
+    "cli.command": ["command"],
+    "cli.doctor": ["doctor"],
+    "cli.plugins": ["plugins", "show_plugin"],
+    "cli.run": ["quickstart", "run"],
+    "data.convert": ["convert"],
+    "data.example_table": ["Examples"],
+    "data.passage_parts": ["Document"],
+    "evaluation.compare.compare": ["compare"],
+    "evaluation.compare.comparison": ["Comparison"],
+    "evaluation.evaluation": ["Evaluation"],
+    "evaluation.run": ["Run"],
+    "indexing.encode": ["encode"],
+    "indexing.index": ["IndexFolder", "index"],
+    "indexing.retriever": ["Retriever"],
+    "indexing.vectors": ["Vectors"],
+    "mining.mine": ["mine_negatives"],
+    "reporting.table": ["Table"],
+    "search.hybrid": ["Hybrid"],
+    "search.index": ["Index"],
+    "search.rerank": ["rerank"],
+    "search.searchable": ["Hit", "Hits"],
+    "storage.manifest": ["Folder"],
+    "training.train": ["train"],
+    "training.train_reranker": ["train_reranker"],
+    "training.tune": ["tune"],
 }
-__all__ = ["__version__", "hookimpl", *_MODULES]
+_NAMES_OF_PLUGINS = {
+    "Collection": "retrievalkit_documents.collection",
+    "sync": "retrievalkit_documents.sync",
+    "export": "retrievalkit_export.export",
+    "pretrain": "retrievalkit_pretrain.pretrain",
+    "serve": "retrievalkit_serve.serve",
+}
+
+_of_core, _, _core_names = lazy_loader.attach(__name__, submod_attrs=_NAMES)
+_installed = [name for name, module in _NAMES_OF_PLUGINS.items() if find_spec(module.partition(".")[0])]
+__all__ = ["__version__", "hookimpl", *_core_names, *_installed]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        msg = f"module '{__name__}' has no attribute '{name}'"
-        raise AttributeError(msg)
-    if not _MODULES[name].startswith(f"{__name__}."):
-        from retrievalkit import registry
-
-        # The error comes on the call: `from retrievalkit import *` works without the distribution.
-        distribution = _MODULES[name].partition(".")[0].replace("_", "-")
-        command = next(known for known, provider in registry.DISTRIBUTIONS.items() if provider == distribution)
-        if command not in registry.names("command"):
-            return lambda *_, **__: registry.component("command", command)
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    if name not in _NAMES_OF_PLUGINS:
+        return _of_core(name)
+    package = _NAMES_OF_PLUGINS[name].partition(".")[0]
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError:
+        distribution = package.replace("_", "-")
+        msg = f"rk.{name} is part of {distribution}, which is not installed: pip install {distribution}"
+        raise AttributeError(msg) from None
+    return getattr(importlib.import_module(_NAMES_OF_PLUGINS[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import json
 import subprocess
@@ -43,8 +45,23 @@ def test_every_name_is_there_and_documented():
     for name in set(rk.__all__) - {"__version__", "hookimpl"}:
         assert name in dir(rk)
         assert inspect.getdoc(getattr(rk, name)), name
-    with pytest.raises(AttributeError, match="no attribute 'Retreiver'"):
+    with pytest.raises(AttributeError, match="Retreiver"):
         _ = rk.Retreiver
+
+
+def test_type_checkers_see_the_names_that_there_are():
+    stub = ast.parse((ROOT / "retrievalkit" / "__init__.pyi").read_text())
+    declared = {node.names[0].name: node.module for node in stub.body if isinstance(node, ast.ImportFrom)}
+    assert {*declared} - {"HookimplMarker"} == {*rk.__all__} - {"__version__", "hookimpl"}
+    assert all(getattr(rk, name) is getattr(importlib.import_module(declared[name]), name) for name in declared)
+
+
+def test_a_name_of_a_missing_distribution_is_absent_and_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "retrievalkit_serve", None)
+    monkeypatch.delitem(sys.modules, "retrievalkit_serve.serve", raising=False)
+    assert not hasattr(rk, "serve")
+    with pytest.raises(AttributeError, match="pip install retrievalkit-serve"):
+        _ = rk.serve
 
 
 def test_functions_show_their_options():

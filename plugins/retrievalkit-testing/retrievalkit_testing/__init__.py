@@ -14,12 +14,11 @@ Modules that need torch are imported lazily.
 
 from __future__ import annotations
 
-import ast
-import importlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the public names; `__getattr__` reads their modules from here
+import lazy_loader
+
+if TYPE_CHECKING:
     from retrievalkit_testing.conforming import check as check
     from retrievalkit_testing.conforming import conformance as conformance
     from retrievalkit_testing.properties import PropertyError as PropertyError
@@ -30,18 +29,11 @@ if TYPE_CHECKING:  # the public names; `__getattr__` reads their modules from he
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    node.names[0].name: str(node.module)
-    for block in ast.parse(Path(__file__).read_bytes()).body
-    if isinstance(block, ast.If)
-    for node in block.body
-    if isinstance(node, ast.ImportFrom)
-}
-__all__ = [*_MODULES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    msg = f"module '{__name__}' has no attribute '{name}'"
-    raise AttributeError(msg)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "conforming": ["check", "conformance"],
+        "properties": ["PropertyError"],
+        "samples": ["ARCHITECTURES", "Collection", "tiny_collection", "tiny_model"],
+    },
+)

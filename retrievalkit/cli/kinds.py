@@ -83,7 +83,8 @@ def _problem(context: click.Context, values: Mapping[str, Any], message: str) ->
             if kind in others and other_kind in expected:
                 return f"{label} '{place}' {_is(kind)}, and {other} '{other_place}' {_is(other_kind)}. Swap them."
     for label, place, kind, expected in wrong:
-        if kind == "qrels" and (option := _option_for(kind, context, values)):
+        concerns = place in message or not label.startswith("--")
+        if kind == "qrels" and concerns and (option := _option_for(kind, context, values)):
             return f"{label} '{place}' {_is(kind)}. Give it as {option}."
         # An example whose positives have an unknown key looks like a query; the original message has the known keys.
         if kind in _OF_DATA and place in message and not (kind == "queries" and "examples" in expected):

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
@@ -28,8 +28,17 @@ from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.page import PAGES
 from retrievalkit.reporting.terminal import printable, printable_json, say
 from retrievalkit.search.options import METRIC, DocumentOptions, HybridOptions, OpenOptions
+
+if TYPE_CHECKING:
+    from retrievalkit.data.passage_parts import DocumentScore
+    from retrievalkit.data.qrels import Qrels
+    from retrievalkit.data.queries import Query
+    from retrievalkit.search.fusion import Fusion
+    from retrievalkit.search.searcher import Searcher
+    from retrievalkit.search.tuning import Tuned
 
 
 @dataclass(frozen=True)
@@ -100,114 +109,136 @@ def search(options: SearchOptions) -> None:
     rkit search dense bm25 --weights weights.json --queries test.jsonl --output hybrid.trec
     rkit search dense.trec bm25.trec --fusion rrf --output hybrid.trec
     """  # noqa: D301 - click needs the literal backspace to keep the lines apart
-    from rich.console import Console
-
-    from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
-    from retrievalkit.reporting.page import PAGES
-    from retrievalkit.search.hits import DescribedHit, render, write_hits
-    from retrievalkit.search.interactive import converse
-    from retrievalkit.search.searchable import Searching
-    from retrievalkit.search.searcher import HITS, HITS_TO_READ, find, opened
+    from retrievalkit.search.searcher import HITS, find, opened
 
-    # 1. Refuse invalid options, and read the queries, before any index is opened.
-    count, places = len(options.indexes), list(map(str, options.indexes))
+    # Refuse invalid options, and read the queries, before any index is opened.
+    count = len(options.indexes)
     tunes_linear = options.tune is not None and options.fusion is None and count > 1
     fused = replace(options, fusion="linear") if tunes_linear else options
     fused.fused(count)
-    _check(options, places)
+    _check(options)
     readable = options.output is None or Path(options.output).suffix in (".json", *PAGES)
     documents = options.scored("document" if options.shows_hits and readable else "passage")
     queries = None if options.queries is None else read_queries(options.queries, options.split)
-    qrels = dev = None
-    if options.tune is not None:
-        place = str(options.tune)
-        qrels = read_qrels(place, "dev")
-        holds_queries = Path(place).is_dir() or sources.split_prefix(place)[0]
-        source = options.tune_queries or (place if holds_queries else options.queries)
-        if source is None and not options.runs_alone:
-            msg = f"'{place}' has judgements but no queries. Give the queries with tune_queries."
-            raise InputError(msg)
-        dev = None if source is None else read_queries(source)
+    dev = None if options.tune is None else _read_judged(options)
 
-    # 2. Open the indexes; a weights file must have been tuned for the same indexes.
     searcher = opened(options.indexes, options, options.named_options)
     if documents is not None and options.requires_documents:
         searcher.require_documents(options.corpus)
-    fusion = fused.fused(count, searcher.identities)
-
-    # 3. A single query, or an interactive session: readable hits.
+    fusion = fused.fused(count, searcher.identities)  # a weights file must have been tuned for the same indexes
     if options.shows_hits:
-        k, why = options.k or HITS_TO_READ, options.explain is not False
-        searching = Searching("", searcher, fusion=fusion, depth=options.depth, corpus=options.corpus)
-        echoes = options.interactive and not sys.stdin.isatty() and not options.as_json
-
-        def answer(text: str, k: int) -> Sequence[DescribedHit]:
-            # On a terminal the query is already visible.
-            sys.stdout.write(f"{printable(text)}\n" if echoes else "")
-            hits = searching.each(text, k, filter=options.filter, documents=documents, explain=why)
-            if options.as_json:
-                shown: Sequence[DescribedHit] = list(hits)
-                value = {"query": text, "hits": [hit.to_json() for hit in shown]}
-                sys.stdout.write(_json(value, indent=None if options.interactive else 2))
-            else:
-                shown = render(hits, Console(highlight=False))
-                sys.stdout.write("\n" if options.interactive else "")
-            sys.stdout.flush()
-            return shown
-
-        if options.query is None:
-            # Notes are printed immediately, as a session may be long.
-            searcher.note = notices.at_once
-            searching.warm()
-            converse(answer, k)
-            return
-        hits = answer(options.query, k)
-        if options.output is not None:
-            write_hits(str(options.output), options.query, hits, searcher.labels)
+        _show_hits(options, searcher, fusion, documents)
         return
-
-    # 4. Tune the weights, if requested.
-    k, about = options.k or HITS, {}
-    if qrels is not None:
-        from retrievalkit.search.tuning import tune
-
-        if fusion is None:
-            msg = "tune needs several indexes, but there is only one. Give more."
-            raise OptionError(msg)
-        dev = searcher.queries_of_runs() if dev is None else dev
-        metric = options.tune_metric or METRIC
-        tuned = tune(searcher, dev, qrels, fusion, metric=metric, k=k, depth=options.depth)
-        fusion, about = tuned.best.fusion, {"tuned": tuned.to_json()}
-        if queries is None and options.output is not None:
-            storage.write_json(str(options.output), tuned.to_json())
-        if queries is None and options.as_json:
-            sys.stdout.write(_json(tuned.to_json()))
-        if not options.as_json:
-            # If a run is printed, standard output is reserved for it.
-            tuned.render(places, err=queries is not None and options.output is None)
+    about: dict[str, Any] = {}
+    if dev is not None:
+        tuned = _tune(options, searcher, fusion, *dev, queries)
         if queries is None:
-            if options.output is not None and not options.as_json:
-                output = storage.named(str(options.output))
-                say(f"{output}: the best weights; search with --weights {output}")
             return
-        known = {normal_form(query.text) for query in dev if query.id in qrels}
-        if seen := sum(normal_form(query.text) in known for query in queries):
-            notices.note(
-                f"{seen:,} of the {len(queries):,} queries are among the {tuned.queries:,} that the weights were tuned "
-                "on: metrics on these are better than on new queries."
-            )
-
-    # 5. Many queries: a run, written batch by batch.
+        fusion, about = tuned.best.fusion, {"tuned": tuned.to_json()}
     if fusion is not None:
         about = {"fusion": asdict(fusion), **about}
-    rankings = find(searcher, queries, k, fusion, depth=options.depth, filter=options.filter, documents=documents)
-    _write_run(options, rankings, about)
+    k, depth = options.k or HITS, options.depth
+    _write_run(
+        options, find(searcher, queries, k, fusion, depth=depth, filter=options.filter, documents=documents), about
+    )
 
 
-def _check(options: SearchOptions, places: Sequence[str]) -> None:
+def _read_judged(options: SearchOptions) -> tuple[Qrels, list[Query] | None]:
+    """Read the judgements to tune on and their queries; None = the queries of the runs."""
+    from retrievalkit.data.qrels import read_qrels
+    from retrievalkit.data.queries import read_queries
+
+    place = str(options.tune)
+    qrels = read_qrels(place, "dev")
+    holds_queries = Path(place).is_dir() or sources.split_prefix(place)[0]
+    source = options.tune_queries or (place if holds_queries else options.queries)
+    if source is None and not options.runs_alone:
+        msg = f"'{place}' has judgements but no queries. Give the queries with tune_queries."
+        raise InputError(msg)
+    return qrels, None if source is None else read_queries(source)
+
+
+def _show_hits(
+    options: SearchOptions, searcher: Searcher, fusion: Fusion | None, documents: DocumentScore | None
+) -> None:
+    """Print the hits of a query with their texts, or those of each query of an interactive session."""
+    from rich.console import Console
+
+    from retrievalkit.search.hits import DescribedHit, render, write_hits
+    from retrievalkit.search.interactive import converse
+    from retrievalkit.search.searcher import HITS_TO_READ
+    from retrievalkit.search.searching import Searching
+
+    searching = Searching("", searcher, fusion=fusion, depth=options.depth, corpus=options.corpus)
+    # On a terminal the query is already visible.
+    echoes = options.interactive and not sys.stdin.isatty() and not options.as_json
+    why = options.explain is not False
+
+    def answer(text: str, k: int) -> Sequence[DescribedHit]:
+        sys.stdout.write(f"{printable(text)}\n" if echoes else "")
+        hits = searching.each(text, k, filter=options.filter, documents=documents, explain=why)
+        if options.as_json:
+            shown: Sequence[DescribedHit] = list(hits)
+            value = {"query": text, "hits": [hit.to_json() for hit in shown]}
+            sys.stdout.write(_json(value, indent=None if options.interactive else 2))
+        else:
+            shown = render(hits, Console(highlight=False))
+            sys.stdout.write("\n" if options.interactive else "")
+        sys.stdout.flush()
+        return shown
+
+    k = options.k or HITS_TO_READ
+    if options.query is None:
+        # Notes are printed immediately, as a session may be long.
+        searcher.note = notices.at_once
+        searching.warm()
+        converse(answer, k)
+        return
+    hits = answer(options.query, k)
+    if options.output is not None:
+        write_hits(str(options.output), options.query, hits, searcher.labels)
+
+
+def _tune(
+    options: SearchOptions,
+    searcher: Searcher,
+    fusion: Fusion | None,
+    qrels: Qrels,
+    dev: list[Query] | None,
+    queries: list[Query] | None,
+) -> Tuned:
+    """Tune the weights, and print them; without queries to search, write them too."""
+    from retrievalkit.search.searcher import HITS
+    from retrievalkit.search.tuning import tune
+
+    if fusion is None:
+        msg = "tune needs several indexes, but there is only one. Give more."
+        raise OptionError(msg)
+    dev = searcher.queries_of_runs() if dev is None else dev
+    metric, k = options.tune_metric or METRIC, options.k or HITS
+    tuned = tune(searcher, dev, qrels, fusion, metric=metric, k=k, depth=options.depth)
+    if not options.as_json:
+        # If a run is printed, standard output is reserved for it.
+        tuned.render(list(map(str, options.indexes)), err=queries is not None and options.output is None)
+    elif queries is None:
+        sys.stdout.write(_json(tuned.to_json()))
+    if queries is None and options.output is not None:
+        storage.write_json(str(options.output), tuned.to_json())
+        if not options.as_json:
+            output = storage.named(str(options.output))
+            say(f"{output}: the best weights; search with --weights {output}")
+    searched, known = queries or [], {normal_form(query.text) for query in dev if query.id in qrels}
+    if seen := sum(normal_form(query.text) in known for query in searched):
+        notices.note(
+            f"{seen:,} of the {len(searched):,} queries are among the {tuned.queries:,} that the weights were tuned "
+            "on: metrics on these are better than on new queries."
+        )
+    return tuned
+
+
+def _check(options: SearchOptions) -> None:
     """Refuse incompatible options before anything is opened."""
-    from retrievalkit.reporting.page import PAGES
     from retrievalkit.search.searcher import check_effect
 
     modes = {"queries": options.queries, "query": options.query, "interactive": options.interactive or None}
@@ -215,6 +246,7 @@ def _check(options: SearchOptions, places: Sequence[str]) -> None:
     if len(selected) > 1:
         msg = f"{' and '.join(selected)} exclude each other. Give one of them."
         raise OptionError(msg)
+    places = list(map(str, options.indexes))
     for place in places:
         if not Path(place).exists():
             do = f'Give a text to search for as --query "{place}".' if " " in place else "Give indexes and runs."

@@ -164,7 +164,7 @@ def test_mining_from_a_hybrid_takes_its_fusion_and_its_corpus(both, tiny_collect
 
 def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
     """Ctrl-C while it indexes leaves no index, and the vectors for the next call."""
-    from retrievalkit.search import index as api
+    from retrievalkit.objects import index as api
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -175,7 +175,7 @@ def test_an_interrupted_build_goes_on(model, passages, tmp_path, monkeypatch):
         rk.Index.build(passages, model, tmp_path / "index")
     assert [path.name for path in tmp_path.iterdir()] == [".index.building"]
     monkeypatch.setattr(api, "build_index", usual)
-    monkeypatch.setattr("retrievalkit.indexing.retriever.encode", interrupted)
+    monkeypatch.setattr("retrievalkit.objects.retriever.encode", interrupted)
     assert len(rk.Index.build(passages, model, tmp_path / "index")) == 42
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 

@@ -71,7 +71,7 @@ def test_twenty_more_plugins_import_only_their_own_modules(tmp_path, monkeypatch
 
 
 def test_a_search_of_texts_imports_no_torch():
-    modules = "sys, retrievalkit.search.hybrid, retrievalkit.search.interactive"
+    modules = "sys, retrievalkit.objects.hybrid, retrievalkit.search.interactive"
     program = f"import {modules}; from retrievalkit.contracts import Indexer; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in ran.stdout.split()}

@@ -31,8 +31,8 @@ from retrievalkit.models.graphs import ExportError, Graph, resolve_backend
 from retrievalkit.models.precision import shared_best
 from retrievalkit.models.rerankers import open_reranker
 from retrievalkit.models.retriever import Retriever
+from retrievalkit.objects.index import Index
 from retrievalkit.reporting import notices
-from retrievalkit.search.index import Index
 
 pytest.importorskip("openvino")
 pytestmark = pytest.mark.openvino

@@ -19,12 +19,12 @@ from retrievalkit.errors import InputError
 from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun, Source
 from retrievalkit.indexing.query_encoders import JoinedEncoders
+from retrievalkit.objects.index import Index
 from retrievalkit.reporting import notebook, notices
 from retrievalkit.search.fusion import Fusion
-from retrievalkit.search.index import Index
 from retrievalkit.search.options import METRIC, HybridOptions
-from retrievalkit.search.searchable import Searching
 from retrievalkit.search.searcher import HITS, Searcher
+from retrievalkit.search.searching import Searching
 
 if TYPE_CHECKING:
     from retrievalkit.search.tuning import Tuned

@@ -25,11 +25,11 @@ from retrievalkit.indexing.options import Count, ModelOptions, Precision, Vector
 from retrievalkit.reporting import notebook
 from retrievalkit.reporting.counts import counted
 from retrievalkit.search.options import OpenOptions
-from retrievalkit.search.searchable import Searching
 from retrievalkit.search.searcher import Searcher, opened
+from retrievalkit.search.searching import Searching
 
 if TYPE_CHECKING:
-    from retrievalkit.indexing.retriever import Retriever
+    from retrievalkit.objects.retriever import Retriever
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Index(Searching):
             msg = f"indexer '{options.indexer}' indexes vectors. Give the model that encodes the texts: model=..."
             raise OptionError(msg)
         if model is not None and not hasattr(model, "encode_documents"):
-            from retrievalkit.indexing.retriever import Retriever
+            from retrievalkit.objects.retriever import Retriever
 
             model = Retriever.load(model, **named)
         elif named:

@@ -98,6 +98,10 @@ class Indexer(ABC):
             Counts and measures for the folder's manifest, such as {"texts": 1000}, which `rkit index` prints.
         """
 
+    def options_for(self, source: Any) -> Mapping[str, Any]:  # noqa: ARG002 - by contract
+        """Return options that depend on the source, such as its language, to build with and to record."""
+        return {}
+
     @abstractmethod
     def open(self, index_dir: Path) -> None:
         """Open a built index for searching, with all its files: the folder may be replaced or removed afterwards."""

@@ -72,10 +72,13 @@ def build_index(
         raise InputError(msg)
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})
+    opened: VectorStore | Corpus = VectorStore(source) if form == "vectors" else open_corpus(source)
     builder: Indexer = component_class(**checked)
+    if more_options := builder.options_for(opened):
+        checked |= more_options
+        builder = component_class(**checked)
     if trust.in_recipe():
         builder.from_files = frozenset(checked)
-    opened: VectorStore | Corpus = VectorStore(source) if form == "vectors" else open_corpus(source)
     if isinstance(opened, VectorStore) and opened.keyed and not builder.compares_keys and builder.view != "weights":
         msg = f"'{source}' holds vectors with keys, and {owner} compares vectors without regard to keys. "
         msg += "Use --indexer flat."

@@ -10,6 +10,7 @@ The folder contains `lucene/` (an index that Pyserini can open too), `ids.txt` (
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,18 +22,19 @@ from annotated_types import Ge, Le
 from retrievalkit.contracts import Allowed, Indexer
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.errors import ArtifactError, DataError, InputError, OptionError, UnsupportedError
+from retrievalkit.reporting import notices
+from retrievalkit_pyserini.analysis import ANSERINI, ICU, LUCENE, Analysis
 from retrievalkit_pyserini.bulk import HITS_IN_A_CALL
 from retrievalkit_pyserini.changing import write_changed
 from retrievalkit_pyserini.filtering import with_ids
 from retrievalkit_pyserini.index_folder import INDEX, index_expected, read_settings, undone_on_failure, write_settings
-from retrievalkit_pyserini.java import alone, processors, quicken_next_start
-from retrievalkit_pyserini.lucene import Analysis, Searcher, Writer, part_ties, rounded
+from retrievalkit_pyserini.java import alone, java_class, processors, quicken_next_start
+from retrievalkit_pyserini.languages import Sample, detectable
+from retrievalkit_pyserini.lucene import Searcher, Writer, part_ties, rounded
 from retrievalkit_pyserini.rescoring import scores_in_calls
 
-Language = Literal[
-    "ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it",
-    "ja", "ko", "nl", "no", "pl", "pt", "ru", "sv", "te", "th", "tr", "uk", "zh",
-]  # fmt: skip
+READ = 200_000
+"""Number of passages at the beginning of a corpus that its languages are detected in."""
 
 FEW = 100
 """Maximum number of hits of a single query that are read one at a time."""
@@ -42,6 +44,8 @@ MANY = 5_000
 
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
+
+_SET = "To set it, use --set indexer.language={} (rkit index and mine-negatives) or --language (rkit sync)."
 
 _IDS, _SETTINGS = "ids.txt", "bm25.json"
 
@@ -65,7 +69,8 @@ class BM25(Indexer):
     Args:
         k1: Term frequency saturation: the higher, the longer repetitions of a term add to the score; 0 counts it once.
         b: Length normalisation: 0 does not penalise long texts, 1 penalises them in proportion to their length.
-        language: Two-letter code of the texts' language, which determines Lucene's analyzer.
+        language: Two-letter code of the texts' language, which determines how words are separated and stemmed, or
+            several, as in "en,zh", for a corpus whose texts have different languages; auto = detected, and recorded.
         stemmer: For English: "porter", "krovetz" (lighter) or "none".
         remove_stopwords: For English: remove Lucene's 33 stop words.
         store: Also store the texts in the index, to read them with Pyserini; rkit reads them from the corpus.
@@ -87,7 +92,7 @@ class BM25(Indexer):
         *,
         k1: Annotated[float, Ge(0)] = 0.9,
         b: Annotated[float, Ge(0), Le(1)] = 0.4,
-        language: Language = "en",
+        language: str = "auto",
         stemmer: Literal["porter", "krovetz", "none"] = "porter",
         remove_stopwords: bool = True,
         store: bool = False,
@@ -97,18 +102,47 @@ class BM25(Indexer):
         rm3_original_weight: Annotated[float, Ge(0), Le(1)] = 0.5,
         threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        if language != "en" and (stemmer != "porter" or not remove_stopwords):
-            msg = f"stemmer and remove_stopwords only apply to English, but language is '{language}'. Leave them out."
-            raise OptionError(msg)
+        self._english: dict[str, Any] = {"stemmer": stemmer, "remove_stopwords": remove_stopwords}
+        self._analysis = None if language == "auto" else self._analysis_of(language.replace(" ", "").split(","))
         expansion = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight}
         if not rm3 and tuple(expansion.values()) != (10, 10, 0.5):
             msg = "the options rm3_... have no effect without rm3. Set rm3=true, or leave them out."
             raise OptionError(msg)
         self.threads = threads or processors()
         self.k1, self.b = k1, b
-        self.analysis = Analysis(language, stemmer, remove_stopwords)
         self.store = store
         self.rm3: dict[str, Any] | None = expansion if rm3 else None
+
+    def _analysis_of(self, languages: Sequence[str]) -> Analysis:
+        quick = ANSERINI | ICU | LUCENE.keys()
+        if unknown := [language for language in languages if language not in quick and language not in detectable()]:
+            msg = (
+                f"language '{unknown[0]}' is unknown. Known are {' '.join(sorted(quick | detectable()))}. Give a code, "
+                "several (en,zh), or auto to detect them."
+            )
+            raise OptionError(msg)
+        if "en" not in languages and self._english != {"stemmer": "porter", "remove_stopwords": True}:
+            named = f"language is '{','.join(languages)}'"
+            msg = f"stemmer and remove_stopwords only apply to English, but {named}. Leave them out."
+            raise OptionError(msg)
+        first, *others = dict.fromkeys(languages)
+        return Analysis(first, **self._english, others=tuple(others))
+
+    def options_for(self, source: Corpus | Any) -> Mapping[str, Any]:
+        """Detect the languages of a corpus, unless they are set; note them unless they are English."""
+        return {} if self._analysis is not None else {"language": ",".join(self._detected(source).languages)}
+
+    def _detected(self, source: Corpus) -> Analysis:
+        sample = Sample()
+        for passage in itertools.islice(source, READ):
+            if text := _contents(passage):
+                sample.see(text)
+        languages = sample.languages() or ["en"]
+        analysis = self._analysis_of(languages)
+        if languages != ["en"]:
+            how = "detected" if len(languages) == 1 else "detected, passage by passage"
+            notices.note(f"BM25 language: {_named(languages)} ({how}). {_SET.format(','.join(languages))}")
+        return analysis
 
     @alone
     def build(self, source: Corpus | Any, index_dir: Path) -> Mapping[str, int]:
@@ -119,33 +153,40 @@ class BM25(Indexer):
             RetrievalkitError: Lucene ran out of disk space or memory. No files are left behind.
         """
         with undone_on_failure(Path(index_dir), _IDS, _SETTINGS):
-            return self._build(source, Path(index_dir))
+            return self._build(source, Path(index_dir), self._analysis or self._detected(source), sampled=READ)
 
-    def _build(self, source: Corpus, index_dir: Path) -> dict[str, int]:
-        folder = index_dir / INDEX
+    def _build(self, source: Corpus, index_dir: Path, analysis: Analysis, *, sampled: int) -> dict[str, int]:
+        """Write the index; note languages that the analysis lacks, if the passages after `sampled` have any."""
+        folder, sample = index_dir / INDEX, Sample()
         texts = empty = 0
         term_vectors = self.rm3 is not None
-        with Writer(folder, self.analysis, threads=self.threads, term_vectors=term_vectors, store=self.store) as writer:
+        with Writer(folder, analysis, threads=self.threads, term_vectors=term_vectors, store=self.store) as writer:
             for batch in batches(source):
                 filled = [(passage.id, contents) for passage in batch if (contents := _contents(passage))]
                 if filled:
                     writer.add(filled)
+                for _, text in filled[max(0, sampled - texts) :]:
+                    sample.see(text)
                 texts += len(batch)
                 empty += len(batch) - len(filled)
             if texts == empty:
                 msg = f"none of the {texts} passages has a title or a text. Give passages with texts."
                 raise DataError(msg, file=getattr(source, "source", None))
-        written = self._write_ids(folder, index_dir / _IDS)
+        if unlike := [language for language in sample.languages() if language not in analysis.languages]:
+            known = [*analysis.languages, *unlike]
+            problem = f"BM25 analyses passages in {_named(unlike)} as {_named(analysis.languages)}, as the index does"
+            notices.note(f"{problem}. Index again to change that. {_SET.format(','.join(known))}")
+        written = self._write_ids(folder, index_dir / _IDS, analysis)
         if written != texts - empty:
             msg = f"{texts - empty} texts were indexed with {written} ids: an id contains a line break. Remove it."
             raise DataError(msg)
-        settings = {"analysis": dataclasses.asdict(self.analysis), "term_vectors": term_vectors}
+        settings = {"analysis": dataclasses.asdict(analysis), "term_vectors": term_vectors}
         write_settings(index_dir / _SETTINGS, settings)
         return {"texts": texts, "empty": empty}
 
-    def _write_ids(self, folder: Path, path: Path) -> int:
+    def _write_ids(self, folder: Path, path: Path, analysis: Analysis) -> int:
         """Write the ids in Lucene's order and return their number."""
-        searcher = Searcher(folder, self.analysis, k1=self.k1, b=self.b)
+        searcher = Searcher(folder, analysis, k1=self.k1, b=self.b)
         ids = searcher.ids()
         if len(ids) >= MANY:
             # This loads the classes that a search needs, so that the archive contains them.
@@ -168,17 +209,18 @@ class BM25(Indexer):
         """
         index_dir, target = Path(index_dir), Path(target)
         added_index, empty = target / "added", 0
+        analysis = self._checked_settings(index_dir).analysis
         filled = added is not None and any(_contents(passage) for passage in added)
         if filled:
             added_index.mkdir()
-            empty = self._build(added, added_index)["empty"]
+            empty = self._build(added, added_index, analysis, sampled=0)["empty"]
         elif added is not None:
             empty = len(added)
         joined = [added_index / INDEX] if filled else []
         write_changed(index_dir / INDEX, target / INDEX, deleted=deleted, added=joined, compact=compact)
         shutil.rmtree(added_index, ignore_errors=True)
         shutil.copyfile(index_dir / _SETTINGS, target / _SETTINGS)
-        texts = self._write_ids(target / INDEX, target / _IDS)
+        texts = self._write_ids(target / INDEX, target / _IDS, analysis)
         if not texts:
             msg = f"no passage with a title or a text would remain in '{index_dir}'. Add passages in the same command."
             raise DataError(msg)
@@ -192,10 +234,11 @@ class BM25(Indexer):
             RetrievalkitError: Lucene ran out of disk space or memory.
         """
         with undone_on_failure(target, _IDS, _SETTINGS):
-            first, *others = (Path(part) / INDEX for part in parts)
-            write_changed(first, target / INDEX, added=others)
-            shutil.copyfile(parts[0] / _SETTINGS, target / _SETTINGS)
-            self._write_ids(target / INDEX, target / _IDS)
+            first, *others = map(Path, parts)
+            analysis = self._checked_settings(first).analysis
+            write_changed(first / INDEX, target / INDEX, added=[part / INDEX for part in others])
+            shutil.copyfile(first / _SETTINGS, target / _SETTINGS)
+            self._write_ids(target / INDEX, target / _IDS, analysis)
 
     @alone
     def open(self, index_dir: Path) -> None:
@@ -205,8 +248,8 @@ class BM25(Indexer):
             ArtifactError: The index does not exist, or was built with other analysis options.
         """
         index_dir = Path(index_dir)
-        self._check_settings(index_dir)
-        self._searcher = Searcher(index_dir / INDEX, self.analysis, k1=self.k1, b=self.b)
+        analysis = self._checked_settings(index_dir).analysis
+        self._searcher = Searcher(index_dir / INDEX, analysis, k1=self.k1, b=self.b)
         self._numbers = None
         with index_expected(index_dir, "bm25", f"its {_IDS} is missing or damaged", "CORPUS"):
             self._ids = (index_dir / _IDS).read_text(encoding="utf-8").split("\n")[:-1]
@@ -217,24 +260,27 @@ class BM25(Indexer):
             )
             raise ArtifactError(msg)
         if self.rm3 is not None:
-            self._searcher.use_rm3(**self.rm3, english_only=self.analysis.language == "en")
+            self._searcher.use_rm3(**self.rm3, english_only=analysis.languages == ("en",))
 
-    def _check_settings(self, index_dir: Path) -> None:
+    def _checked_settings(self, index_dir: Path) -> _Settings:
+        """Read the settings of an index, and refuse one that was built with other options."""
         with index_expected(index_dir, "bm25", f"its {_SETTINGS} is missing or damaged", "CORPUS"):
             settings = read_settings(index_dir / _SETTINGS, _Settings)
-            built, term_vectors = settings.analysis, settings.term_vectors
-        if built != self.analysis:
+        built = settings.analysis
+        ours = self._analysis or dataclasses.replace(built, **self._english)
+        if built != ours:
             msg = (
                 f"the index '{index_dir}' was built with {_as_options(built)}, but the options are "
-                f"{_as_options(self.analysis)}. Use its options, or build another index."
+                f"{_as_options(ours)}. Use its options, or build another index."
             )
             raise ArtifactError(msg)
-        if self.rm3 is not None and not term_vectors:
+        if self.rm3 is not None and not settings.term_vectors:
             msg = (
                 f"the index '{index_dir}' was built without rm3, which needs the texts' terms. "
                 "Build it again: rkit index CORPUS --indexer bm25 --set indexer.rm3=true"
             )
             raise ArtifactError(msg)
+        return settings
 
     @alone
     def search(self, queries: Sequence[str] | Any, k: int) -> tuple[list[list[str]], list[np.ndarray]]:
@@ -344,4 +390,13 @@ def _contents(passage: Passage) -> str:
 
 
 def _as_options(analysis: Analysis) -> str:
-    return ", ".join(f"{name}={value}" for name, value in dataclasses.asdict(analysis).items())
+    english = f", stemmer={analysis.stemmer}, remove_stopwords={analysis.remove_stopwords}"
+    return f"language={','.join(analysis.languages)}{english}"
+
+
+@alone
+def _named(languages: Sequence[str]) -> str:
+    """Return the English names of languages."""
+    locale = java_class("java.util.Locale")
+    names = [str(locale.forLanguageTag(language).getDisplayLanguage(locale.ENGLISH)) for language in languages]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retrievalkit.errors import ArtifactError, RetrievalkitError
+from retrievalkit_pyserini.analysis import Analysis
 from retrievalkit_pyserini.bulk import best, joining, lucene_errors, run, strings
 from retrievalkit_pyserini.documents import IndexWriting, write_buffer
 from retrievalkit_pyserini.filtering import among
@@ -41,27 +41,6 @@ MOST_TERMS = 1 << 20
 """Maximum number of terms per query: a long document is a valid query, and can exceed Lucene's default of 1,024."""
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """Text analysis for an index and its queries; stemmer and stop words apply only to English."""
-
-    language: str = "en"
-    stemmer: str = "porter"
-    remove_stopwords: bool = True
-
-    def arguments(self) -> list[str]:
-        """Return the arguments of Anserini's indexer for this analysis."""
-        keep = [] if self.remove_stopwords else ["-keepStopwords"]
-        return ["-language", self.language, "-stemmer", self.stemmer, *keep]
-
-    def analyzer(self) -> Any:
-        """Return Lucene's analyzer for this analysis."""
-        if self.language != "en":
-            return java_class("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(self.language)
-        english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
-        return english.fromArguments(self.stemmer, not self.remove_stopwords, None)
-
-
 class Writer(IndexWriting):
     """Writes an index with Anserini's indexer."""
 
@@ -70,19 +49,22 @@ class Writer(IndexWriting):
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", place, "-threads", str(threads)]
         arguments += analysis.arguments()
         arguments += ["-storeDocvectors"] * term_vectors + ["-storeRaw"] * store
-        # Analyse a word now, to fail early: Thai, for example, needs the locale data of a complete JDK.
-        with lucene_errors(f"tokenize texts in '{analysis.language}' (a complete JDK 21 in JAVA_HOME may help)"):
-            java_class("io.anserini.analysis.AnalyzerUtils").analyze(analysis.analyzer(), "text")
         with lucene_errors(f"start an index in '{folder}'"):
             self._indexer = java_class("io.anserini.index.SimpleIndexer")(arguments)
             writer = self._indexer.writer
             writer.getConfig().setRAMBufferSizeMB(write_buffer())
         # Closed by Lucene's writer: Anserini's close only logs a full disk and continues.
         super().__init__(folder, writer)
+        self._analysis, self._threads, self._store = analysis, threads, store
 
     def add(self, texts: Sequence[tuple[str, str]]) -> None:
-        """Add texts as pairs of id and indexed content."""
-        rows = [json.dumps({"id": name, "contents": contents}) for name, contents in texts]
+        """Add texts as pairs of id and content."""
+        documents = self._analysis.documents([contents for _, contents in texts], self._threads)
+        rows = []
+        for (name, text), document in zip(texts, documents, strict=True):
+            # If terms are indexed, they are not the text to store.
+            stored = {"text": text} if self._store and document != text else {}
+            rows.append(json.dumps({"id": name, "contents": document, **stored}))
         with lucene_errors(f"write the index '{self._folder}'"):
             added = self._indexer.addRawDocuments(rows)
             if added == len(rows):
@@ -106,6 +88,7 @@ class Searcher:
             searcher = java_class("io.anserini.search.SimpleSearcher")
             self._anserini = searcher(java_path(folder), analysis.analyzer())
             self._anserini.set_bm25(k1, b)
+        self._analysis = analysis
         allow_long_queries()
 
     def __len__(self) -> int:
@@ -167,7 +150,7 @@ class Searcher:
     def _best(
         self, search: Any, queries: Sequence[str], threads: int, only: Any
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        results = best(then(among(self._queries(queries), only), search), len(queries), threads)
+        results = best(then(among(self._queries(queries, threads), only), search), len(queries), threads)
         return [(hits[:, 0].astype(np.int64), hits[:, 1].astype(np.float32)) for hits in results]
 
     def few(self, query: str, k: int) -> list[tuple[str, float]]:
@@ -175,17 +158,19 @@ class Searcher:
 
         For few hits, this takes a fifth of the time of a program for a batch of queries.
         """
+        (analyzed,) = self._analysis.queries([query], 1)
         with lucene_errors("search"):
-            return [(hit.docid, hit.score) for hit in self._anserini.search(java_text(query), k)]
+            return [(hit.docid, hit.score) for hit in self._anserini.search(java_text(analyzed), k)]
 
     def scores(self, queries: Sequence[str], numbers: Sequence[np.ndarray], *, threads: int) -> list[np.ndarray]:
         """Return each query's float32 scores of texts by document number; 0 for texts that share no term."""
-        return rescored(self._anserini.searcher, self._queries(queries), numbers, threads=threads)
+        return rescored(self._anserini.searcher, self._queries(queries, threads), numbers, threads=threads)
 
     def contributions(self, query: str, numbers: Sequence[int | None]) -> list[dict[str, float]]:
         """Return each query term's contribution to documents' scores, largest first; {} for the number None."""
         searcher = self._anserini
-        built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(query))
+        (analyzed,) = self._analysis.queries([query], 1)
+        built = searcher.generator.buildQuery("contents", searcher.analyzer, java_text(analyzed))
         with lucene_errors("explain a score"):
             return [{} if number is None else self._contributions(built, number) for number in numbers]
 
@@ -200,10 +185,10 @@ class Searcher:
         anserini = "io.anserini.search.SimpleSearcher"
         search = method(anserini, "search", "[Lio.anserini.search.ScoredDoc;", "java.lang.String", int)
         search = bind(bind(search, 0, self._anserini), 1, k)
-        results = run(gather(search, strings(queries)), len(queries), threads)
+        results = run(gather(search, strings(self._analysis.queries(queries, threads))), len(queries), threads)
         return [[(name, score) for name, _, score in hits] for hits in results]
 
-    def _queries(self, texts: Sequence[str]) -> Any:
+    def _queries(self, texts: Sequence[str], threads: int) -> Any:
         """Return a handle (position -> Lucene query) of these texts."""
         build = method(
             "io.anserini.search.query.BagOfWordsQueryGenerator",
@@ -213,6 +198,7 @@ class Searcher:
             "org.apache.lucene.analysis.Analyzer",
             "java.lang.String",
         )
+        texts = self._analysis.queries(texts, threads)
         return then(strings(texts), bind(build, 0, self._anserini.generator, "contents", self._anserini.analyzer))
 
 

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 import retrievalkit as rk
+from retrievalkit import registry
 from retrievalkit.contracts.commands import (
     check_files,
     describe_input,
@@ -47,7 +48,7 @@ from retrievalkit.contracts.declarations import Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
 from retrievalkit.data.files import existing, fingerprint
-from retrievalkit.errors import ArtifactError, InputError, shortlist
+from retrievalkit.errors import ArtifactError, InputError, OptionError, shortlist
 from retrievalkit.reporting.notices import show
 from retrievalkit_documents.folder import Difference, File, Reader, State, read
 from retrievalkit_documents.report import Synced
@@ -79,11 +80,14 @@ class CollectionOptions(FieldOptions):
         stride: Start a passage N words after the previous one; by default half a passage.
         model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. In
             later syncs, its new location if it was moved.
+        language: Language of the bm25 index: a code such as de, several (en,zh), or auto to detect it, which the first
+            sync does. Another language than before builds the bm25 index again.
     """
 
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None
     model: Annotated[Any, Reads(inputs.model)] = None
+    language: str | None = None
 
     def settings(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
         """Settings for reading files: from these options, else from the previous sync, else the defaults."""
@@ -204,6 +208,7 @@ class Collection:
             manifest = self.manifest
             self._check_own()
             self._check_model(options.model)
+            self._check_language(options.language, manifest)
             settings = options.settings(manifest.get("options", {}))
             reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
             before = self._state(manifest)
@@ -214,7 +219,7 @@ class Collection:
                 difference = Difference.of(before.documents, after.documents)
                 synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped, after.left)
                 if not dry_run:
-                    self._update(folder, manifest, settings, after, synced, options.model)
+                    self._update(folder, manifest, settings, after, synced, options)
             synced.seconds = time.monotonic() - start
             return synced
 
@@ -275,6 +280,16 @@ class Collection:
                 )
                 raise InputError(msg)
 
+    def _check_language(self, language: str | None, manifest: Mapping[str, Any]) -> None:
+        """Refuse an unknown language, and a language without a bm25 index of this collection."""
+        if language is None:
+            return
+        if self._home != self.path or "bm25" not in self._names(manifest):
+            problem = f"language is '{language}', but '{self.path}' has no bm25 index whose language can be set"
+            msg = f"{problem}. Leave it out, or install retrievalkit-pyserini and sync to a new name."
+            raise OptionError(msg)
+        registry.create("indexer", "bm25", language=language)
+
     def _check(self, folder: Path, before: State, after: State) -> None:
         """Refuse a folder without documents: an unmounted drive must not empty the indexes."""
         if after.documents:
@@ -297,7 +312,7 @@ class Collection:
         settings: Mapping[str, Any],
         after: State,
         synced: Synced,
-        model: Any,
+        options: CollectionOptions,
     ) -> None:
         """Move the passages into place, change the indexes, and then record both."""
         assert after.passages is not None
@@ -312,8 +327,8 @@ class Collection:
         for name in self._names(manifest):
             place = self.path / name if name else self.path
             known = manifest.get("holds", {}).get(name)
-            if known is None or known != _held_by(place, content):
-                self._make(place, passages, content, model, synced)
+            if known is None or known != _held_by(place, content) or _in_other_language(place, options.language):
+                self._make(place, passages, content, options, synced)
             holds[name] = _held_by(place, content)
         listing = {name: list(asdict(file).values()) for name, file in after.files.items()}
         written = self._home / _WORK / "files.json"
@@ -358,9 +373,10 @@ class Collection:
             show(sentence)
         return known
 
-    def _make(self, place: Path, passages: Path, content: str, model: Any, synced: Synced) -> None:
+    def _make(self, place: Path, passages: Path, content: str, options: CollectionOptions, synced: Synced) -> None:
         """Build an index of the passages, or change it to hold exactly these passages."""
-        if kind_of(place) == "index":
+        model, language = options.model, options.language
+        if kind_of(place) == "index" and not _in_other_language(place, language):
             counts = read_manifest(place, "index")["counts"]
             # Each segment and each deleted text makes searches slower.
             wasteful = counts.get("segments", 1) >= _MOST_SEGMENTS or 2 * counts.get("deleted", 0) > counts["texts"]
@@ -369,8 +385,10 @@ class Collection:
             assert changed is not None
             synced.count(changed.added, changed.changed, changed.deleted, changed.unchanged, changed.encoded)
         elif place.name == "bm25":
-            manifest = rk.index(passages, indexer="bm25", output=place).manifest
-            synced.count(manifest["counts"]["texts"], 0, 0, 0, 0)
+            chosen = {"language": language} if language else {}
+            exists = place.exists()
+            built = rk.index(passages, indexer="bm25", output=place, overwrite=exists, indexer_options=chosen).manifest
+            synced.count(built["counts"]["texts"] * (not exists), 0, 0, 0, 0)
         else:
             vectors = self._home / _BUILDING / content[:16]
             if kind_of(vectors) != "vectors":
@@ -405,6 +423,13 @@ def _link(path: Path, name: Path) -> None:
         os.link(path, name)
     except OSError:
         shutil.copyfile(path, name)
+
+
+def _in_other_language(place: Path, language: str | None) -> bool:
+    """Return True if a bm25 index is to be built again in this language; None = it keeps its language."""
+    if language is None or place.name != "bm25" or kind_of(place) != "index":
+        return False
+    return bool(read_manifest(place, "index")["indexer"]["options"].get("language") != language)
 
 
 def _held_by(place: Path, content: str) -> list[str]:

@@ -83,7 +83,7 @@ class Analysis:
             rows_of.setdefault(languages[0] if len(languages) < len(self.languages) else self.language, []).append(row)
         documents = [""] * len(texts)
         for language, rows in rows_of.items():
-            for row, terms in zip(rows, self._terms([texts[row] for row in rows], language, threads), strict=True):
+            for row, terms in zip(rows, self.terms([texts[row] for row in rows], language, threads), strict=True):
                 documents[row] = " ".join(terms) or _WORDLESS
         return documents
 
@@ -97,11 +97,12 @@ class Analysis:
                 rows_of.setdefault(language, []).append(row)
         queries = [Counter[str]() for _ in texts]
         for language, rows in rows_of.items():
-            for row, terms in zip(rows, self._terms([texts[row] for row in rows], language, threads), strict=True):
+            for row, terms in zip(rows, self.terms([texts[row] for row in rows], language, threads), strict=True):
                 queries[row] |= Counter(terms)
         return [" ".join(terms.elements()) for terms in queries]
 
-    def _terms(self, texts: Sequence[str], language: str, threads: int) -> list[list[str]]:
+    def terms(self, texts: Sequence[str], language: str, threads: int) -> list[list[str]]:
+        """Return the terms of each text in one of the languages."""
         if language in ICU:
             texts = [_segmented(text, language) for text in texts]
         types = ("java.util.List", f"{_LUCENE}.Analyzer", "java.lang.String")

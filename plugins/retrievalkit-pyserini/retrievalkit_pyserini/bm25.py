@@ -45,8 +45,6 @@ MANY = 5_000
 BATCH_TEXTS = 2_000
 BATCH_CHARACTERS = 4_000_000
 
-_SET = "To set it, use --set indexer.language={} (rkit index and mine-negatives) or --language (rkit sync)."
-
 _IDS, _SETTINGS = "ids.txt", "bm25.json"
 
 
@@ -141,7 +139,8 @@ class BM25(Indexer):
         analysis = self._analysis_of(languages)
         if languages != ["en"]:
             how = "detected" if len(languages) == 1 else "detected, passage by passage"
-            notices.note(f"BM25 language: {_named(languages)} ({how}). {_SET.format(','.join(languages))}")
+            set_it = f"Set it with --set indexer.language={','.join(languages)} (rkit sync: --language)"
+            notices.note(f"BM25 language: {_named(languages)} ({how}). {set_it}.")
         return analysis
 
     @alone
@@ -173,9 +172,11 @@ class BM25(Indexer):
                 msg = f"none of the {texts} passages has a title or a text. Give passages with texts."
                 raise DataError(msg, file=getattr(source, "source", None))
         if unlike := [language for language in sample.languages() if language not in analysis.languages]:
-            known = [*analysis.languages, *unlike]
-            problem = f"BM25 analyses passages in {_named(unlike)} as {_named(analysis.languages)}, as the index does"
-            notices.note(f"{problem}. Index again to change that. {_SET.format(','.join(known))}")
+            codes = ",".join([*analysis.languages, *unlike])
+            notices.note(
+                f"BM25 analyses passages in {_named(unlike)} as {_named(analysis.languages)}, because the index does. "
+                f"Index again with --set indexer.language={codes}, or sync with --language {codes}."
+            )
         written = self._write_ids(folder, index_dir / _IDS, analysis)
         if written != texts - empty:
             msg = f"{texts - empty} texts were indexed with {written} ids: an id contains a line break. Remove it."

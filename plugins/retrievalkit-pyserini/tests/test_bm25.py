@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from retrievalkit_pyserini.bm25 import BM25
 from retrievalkit_pyserini.lucene import part_ties
 
 from retrievalkit.data.corpus import Corpus, Passage
-from retrievalkit.errors import ArtifactError, DataError, OptionError, RetrievalkitError, UnsupportedError
+from retrievalkit.errors import ArtifactError, DataError, OptionError, UnsupportedError
 from retrievalkit.registry import create
 
 
@@ -209,20 +208,6 @@ def test_analysis_options(tmp_path, options, query, default, changed):
     for name, settings_, expected in (("default", {}, default), ("changed", options, changed)):
         (tmp_path / name).mkdir()
         assert built(tmp_path / name, texts, **settings_).search([query], 3)[0] == [expected]
-
-
-def test_every_language_has_its_analyzer(tmp_path):
-    texts = Corpus.of([Passage("1", "", "Berlin 2024 東京 mir"), Passage("2", "", "other")])
-    problems = {}
-    for language in get_args(bm25.Language):
-        (tmp_path / language).mkdir()
-        try:
-            hits = built(tmp_path / language, texts, language=language).search(["2024"], 2)[0]
-        except RetrievalkitError as error:
-            problems[language] = str(error)
-        else:
-            assert hits == [["1"]], language
-    assert all(language == "th" and "Thai segmentation" in problem for language, problem in problems.items())
 
 
 def test_storing_the_texts(tmp_path, corpus, pyserini):

@@ -291,6 +291,33 @@ def test_another_model_is_refused(sync, docs, tmp_path):
     assert "is another model than" in rkit("sync", docs, tmp_path / "index", "--model", other, code=2)
 
 
+def test_the_language_is_detected_kept_and_set(docs, tiny_model, tmp_path):
+    """Another language builds the bm25 index again; a language that it cannot have is refused before reading."""
+    shutil.rmtree(docs)
+    write(docs / "a.txt", "Die alten Häuser am Hafen wurden im letzten Sommer an Kaufleute aus dem Norden verkauft.")
+    place = tmp_path / "index"
+    synced = ("sync", docs, place, "--model", tiny_model)
+
+    def state():
+        options = json.loads((place / "bm25" / "manifest.json").read_text())["indexer"]["options"]
+        hits = json.loads(rkit("search", place / "bm25", "--query", "haus", "--json"))["hits"]
+        return options["language"], len(hits)
+
+    assert "xx" in rkit(*synced, "--language", "xx", code=2)
+    assert not place.exists()
+    rkit(*synced)
+    assert state() == ("de", 1)
+    write(docs / "b.txt", "Im Winter verkauften die Kaufleute ihre Schiffe und zogen in das kleine Haus am Berg.")
+    assert json.loads(rkit(*synced, "--json"))[0]["read"] == 1
+    assert state() == ("de", 2)
+    report = json.loads(rkit(*synced, "--language", "en", "--json"))[0]
+    assert (report["read"], state()) == (0, ("en", 1))
+    rkit(*synced, "--language", "auto")
+    rkit(*synced)
+    assert state() == ("de", 2)
+    assert "no bm25 index" in rkit("sync", docs, place / "dense", "--language", "de", code=2)
+
+
 def test_a_collection_inside_its_folder_is_no_part_of_it(docs, tiny_model, monkeypatch):
     monkeypatch.chdir(docs)
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Answer matching: DPR's rule for counting a passage as a hit (Karpukhin et al., 2020), applied to runs.
 
 Text and answer are normalised to Unicode NFD and split into tokens: runs of letters, digits and marks, or a single
-other visible character. Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur
+other visible character; in scripts without spaces between words, where DPR has whole clauses, single letters. Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur
 in it consecutively. Accents and punctuation matter, white space does not. Every text contains an empty answer; titles
 are not searched.
 """
@@ -22,6 +22,7 @@ from retrievalkit.errors import InputError, check_choice
 Mode = Literal["string", "regex"]
 
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]\p{M}*")
 _SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"  # the only letter whose lower case depends on neighbouring tokens
 _PATTERN_FLAGS = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
 
@@ -31,7 +32,9 @@ PATTERN_SECONDS = 10.0
 
 def tokens(text: str) -> list[str]:
     """Return the lower-case tokens of the NFD text, which the rule compares."""
-    return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
+    text = unicodedata.normalize("NFD", text)
+    spaced = text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
+    return [token.lower() for token in _TOKEN.findall(spaced)]
 
 
 class FoldedText:

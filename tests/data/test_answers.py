@@ -26,6 +26,11 @@ CASES = [
     (["US"], "the U.S. army", False),
     (["don't"], "I don't know", True),
     (["don\u2019t"], "I don't know", False),
+    (["北京"], "他去年住在北京市。", True),
+    (["308"], "今年是308分", True),
+    (["京北"], "他去年住在北京市。", False),
+    (["กรุงเทพ"], "เมืองหลวงคือกรุงเทพมหานคร", True),
+    (["ガス"], "都市カ\u3099スの", True),
     ([""], "anything", True),
     ([""], "", True),
     (["1,000"], "about 1,000 people", True),
@@ -48,7 +53,9 @@ def by_tokens(answers, text):
     """Apply the rule directly, without shortcuts."""
 
     def cut(text):
-        pieces = regex.findall(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]", unicodedata.normalize("NFD", text))
+        unspaced = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+        rule = rf"(?V1){unspaced}\p{{M}}*|[[\p{{L}}\p{{N}}\p{{M}}]--{unspaced}]+|[^\p{{Z}}\p{{C}}]"
+        pieces = regex.findall(rule, unicodedata.normalize("NFD", text))
         return [token.lower() for token in pieces]
 
     text_tokens = cut(text)

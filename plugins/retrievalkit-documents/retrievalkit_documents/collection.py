@@ -28,9 +28,9 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 import retrievalkit as rk
-from retrievalkit import registry
 from retrievalkit.contracts.commands import (
     check_files,
+    create,
     describe_input,
     describe_retriever,
     fingerprint_value,
@@ -288,7 +288,7 @@ class Collection:
             problem = f"language is '{language}', but '{self.path}' has no bm25 index whose language can be set"
             msg = f"{problem}. Leave it out, or install retrievalkit-pyserini and sync to a new name."
             raise OptionError(msg)
-        registry.create("indexer", "bm25", language=language)
+        create("indexer", "bm25", language=language)
 
     def _check(self, folder: Path, before: State, after: State) -> None:
         """Refuse a folder without documents: an unmounted drive must not empty the indexes."""

@@ -1,6 +1,6 @@
 """`rkit sync`: keeps indexes in sync with a folder of documents.
 
-rkit sync FOLDER INDEX... [--passages N] [--stride N] [--model M] [--dry-run] [--watch]
+rkit sync FOLDER INDEX... [--passages N] [--stride N] [--model M] [--language L] [--dry-run] [--watch]
 """
 
 from __future__ import annotations

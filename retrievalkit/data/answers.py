@@ -1,9 +1,9 @@
 """Answer matching: DPR's rule for counting a passage as a hit (Karpukhin et al., 2020), applied to runs.
 
 Text and answer are normalised to Unicode NFD and split into tokens: runs of letters, digits and marks, or a single
-other visible character; in scripts without spaces between words, where DPR has whole clauses, single letters. Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur
-in it consecutively. Accents and punctuation matter, white space does not. Every text contains an empty answer; titles
-are not searched.
+other visible character; in scripts without spaces between words, where DPR has whole clauses, single letters.
+Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur in it consecutively. Accents and
+punctuation matter, white space does not. Every text contains an empty answer; titles are not searched.
 """
 
 from __future__ import annotations

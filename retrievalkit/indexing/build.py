@@ -22,11 +22,8 @@ from retrievalkit.errors import ArtifactError, InputError, UnknownNameError, Uns
 from retrievalkit.indexing import shards
 from retrievalkit.registry import describe, trust
 
-Indexed = Literal["vectors", "texts"]
 TEXTS = "texts.jsonl"
 """File of the passages, in an index built from texts in memory."""
-
-_DEFAULTS: dict[Indexed, str] = {"vectors": "flat", "texts": "bm25"}
 
 
 def build_index(
@@ -54,9 +51,9 @@ def build_index(
     if kind == "index":
         msg = f"'{source}' is an index already. Name a vectors folder or a corpus."
         raise ArtifactError(msg)
-    form: Indexed = "vectors" if kind == "vectors" else "texts"
+    form: Literal["vectors", "texts"] = "vectors" if kind == "vectors" else "texts"
     try:
-        component = registry.component("indexer", indexer or _DEFAULTS[form])
+        component = registry.component("indexer", indexer or ("flat" if form == "vectors" else "bm25"))
     except UnknownNameError as error:
         if indexer not in (None, "bm25"):
             raise

@@ -429,7 +429,7 @@ def _in_other_language(place: Path, language: str | None) -> bool:
     """Return True if a bm25 index is to be built again in this language; None = it keeps its language."""
     if language is None or place.name != "bm25" or kind_of(place) != "index":
         return False
-    return bool(read_manifest(place, "index")["indexer"]["options"].get("language") != language)
+    return bool(read_manifest(place, "index")["indexer"]["options"].get("language") != language.replace(" ", ""))
 
 
 def _held_by(place: Path, content: str) -> list[str]:

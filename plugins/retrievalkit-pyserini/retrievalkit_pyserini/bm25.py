@@ -90,7 +90,7 @@ class BM25(Indexer):
         *,
         k1: Annotated[float, Ge(0)] = 0.9,
         b: Annotated[float, Ge(0), Le(1)] = 0.4,
-        language: str = "auto",
+        language: str | tuple[str, ...] = "auto",
         stemmer: Literal["porter", "krovetz", "none"] = "porter",
         remove_stopwords: bool = True,
         store: bool = False,
@@ -101,7 +101,8 @@ class BM25(Indexer):
         threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         self._english: dict[str, Any] = {"stemmer": stemmer, "remove_stopwords": remove_stopwords}
-        self._analysis = None if language == "auto" else self._analysis_of(language.replace(" ", "").split(","))
+        codes = language.replace(" ", "").split(",") if isinstance(language, str) else [*language] or [""]
+        self._analysis = None if codes == ["auto"] else self._analysis_of(codes)
         expansion = {"terms": rm3_terms, "documents": rm3_documents, "original_weight": rm3_original_weight}
         if not rm3 and tuple(expansion.values()) != (10, 10, 0.5):
             msg = "the options rm3_... have no effect without rm3. Set rm3=true, or leave them out."
@@ -121,14 +122,16 @@ class BM25(Indexer):
             raise OptionError(msg)
         if "en" not in languages and self._english != {"stemmer": "porter", "remove_stopwords": True}:
             named = f"language is '{','.join(languages)}'"
-            msg = f"stemmer and remove_stopwords only apply to English, but {named}. Leave them out."
+            msg = (
+                f"stemmer and remove_stopwords only apply to English, but {named}. Leave them out, or set language=en."
+            )
             raise OptionError(msg)
         first, *others = dict.fromkeys(languages)
         return Analysis(first, **self._english, others=tuple(others))
 
     def options_for(self, source: Corpus | Any) -> Mapping[str, Any]:
-        """Detect the languages of a corpus, unless they are set; note them unless they are English."""
-        return {} if self._analysis is not None else {"language": ",".join(self._detected(source).languages)}
+        """Return the languages of a corpus: those that are set, or detected ones, which are noted unless English."""
+        return {"language": ",".join((self._analysis or self._detected(source)).languages)}
 
     def _detected(self, source: Corpus) -> Analysis:
         sample = Sample()

@@ -114,7 +114,15 @@ def test_every_language_has_an_analyzer(tmp_path):
     assert built(tmp_path / "half", [Passage("1", "", "ไทย \ud83d")], language="th").search(["ไทย"], 1)[0] == [["1"]]
 
 
-@pytest.mark.parametrize("language", ["xx", "", "en,xx", "auto,en", "EN"])
+@pytest.mark.parametrize("language", ["en, th", ("en", "th"), ["en", "th"]])
+def test_several_languages_are_recorded_in_one_form(tmp_path, language):
+    index = rk.Index.build(
+        passages("en"), output=tmp_path / "index", indexer="bm25", indexer_options={"language": language}
+    )
+    assert index.manifest["indexer"]["options"]["language"] == "en,th"
+
+
+@pytest.mark.parametrize("language", ["xx", "", "en,xx", "auto,en", "EN", ()])
 def test_unknown_languages_are_refused(language):
     with pytest.raises(OptionError, match=r"unknown.*Known are"):
         BM25(language=language)

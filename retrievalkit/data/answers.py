@@ -2,8 +2,8 @@
 
 Text and answer are normalised to Unicode NFD and split into tokens: runs of letters, digits and marks, or a single
 other visible character; in scripts without spaces between words, where DPR has whole clauses, single letters.
-Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur in it consecutively. Accents and
-punctuation matter, white space does not. Every text contains an empty answer; titles are not searched.
+Tokens are compared in lower case, and a text contains an answer if the answer's tokens occur in it consecutively.
+Accents and punctuation matter, white space does not. Every text contains an empty answer; titles are not searched.
 """
 
 from __future__ import annotations

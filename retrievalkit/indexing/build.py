@@ -70,10 +70,8 @@ def build_index(
     owner = f"indexer '{component.name}'"
     checked = registry.check_options(owner, component_class, options or {})
     opened: VectorStore | Corpus = VectorStore(source) if form == "vectors" else open_corpus(source)
+    checked |= component_class(**checked).options_for(opened)
     builder: Indexer = component_class(**checked)
-    if more_options := builder.options_for(opened):
-        checked |= more_options
-        builder = component_class(**checked)
     if trust.in_recipe():
         builder.from_files = frozenset(checked)
     if isinstance(opened, VectorStore) and opened.keyed and not builder.compares_keys and builder.view != "weights":

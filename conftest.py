@@ -39,6 +39,22 @@ def tiny_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def model_of(tmp_path_factory):
+    """Function that returns the folder of a tiny model of an architecture."""
+    from retrievalkit_testing import tiny_model
+
+    folders = {}
+
+    def model_of(architecture):
+        if architecture not in folders:
+            folder = tmp_path_factory.mktemp(architecture)
+            folders[architecture] = tiny_model(folder, architecture=architecture)
+        return folders[architecture]
+
+    return model_of
+
+
+@pytest.fixture(scope="session")
 def tiny_collection(tmp_path_factory):
     """42 passages about countries and 126 questions, in BEIR format."""
     from retrievalkit_testing import tiny_collection

@@ -151,3 +151,8 @@ def register_recipes(register: Register) -> None:
 @hookspec
 def register_workers(register: Register) -> None:
     """Register workers of a cluster: `--ray` uses the workers named `ray` (`contracts.Workers`)."""
+
+
+@hookspec
+def register_backends(register: Register) -> None:
+    """Register backends: `--backend NAME` computes layers in inference, in place of torch (`contracts.Backend`)."""

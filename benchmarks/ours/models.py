@@ -118,11 +118,12 @@ def query(data: Path, folder: Path, *, count: int, precision: str = "fp32", back
     import numpy as np
 
     from retrievalkit.contracts import Text
-    from retrievalkit.models.compiled import open_compiled
+    from retrievalkit.models.backends import resolve_backend
 
     questions = texts(data / "questions.jsonl", count)
     retriever = _retriever(str(data / "model"))
-    compiled = open_compiled(str(data / "model"), retriever.fingerprint, backend, lambda: retriever)
+    selected = resolve_backend(backend, "cpu")
+    compiled = selected and selected.open_queries(str(data / "model"), retriever.fingerprint, lambda: retriever)
     if precision == "fp32" and compiled is not None:
         own = [Text("", question) for question in questions]
         return Side(lambda: one_by_one(own, lambda text: compiled.encode([text], "query"), np.concatenate))

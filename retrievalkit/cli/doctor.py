@@ -86,16 +86,17 @@ def doctor(options: DoctorOptions) -> Findings:
 def _processor() -> Finding:
     import torch
 
-    from retrievalkit.models.graphs import resolve_backend
+    from retrievalkit.models.backends import resolve_backend
     from retrievalkit.models.precision import auto_precision, default_device
 
     device = default_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     try:
         precision, reason = auto_precision(device)
-        backend = resolve_backend("auto", device)
+        selected = resolve_backend("auto", device.type)
     except RetrievalkitError as error:
         return Finding("processor", name, ok=False, hint=str(error))
+    backend = "torch" if selected is None else selected.name
     return Finding("processor", f"{name}, precision auto = {precision} ({reason}), backend auto = {backend}")
 
 

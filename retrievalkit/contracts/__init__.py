@@ -3,7 +3,8 @@
     Text -> Batch --Encoder--> TokenStates --Pooler--> Representation --score--> Loss
                                                        Representation --Compressor--> vectors/ --Indexer--> index/
 
-Other kinds are filters of mined negatives, fusion methods, metrics and re-rankers; sources are in `data.sources`.
+Other kinds are filters of mined negatives, fusion methods, metrics, re-rankers and backends, which compute the layers
+of encoders; sources are in `data.sources`.
 `VERSION` is the version of the whole contract with plugins; tests/contracts lists every name in it.
 
 Names and fields of the data types are a promise to plugin authors. A component's options are the keyword-only
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from retrievalkit.contracts.backends import Backend, ExportError, Function, Program, QueryEncoder
 from retrievalkit.contracts.encoding import Compressor, Text
 from retrievalkit.contracts.indexers import Allowed, Indexer
 from retrievalkit.contracts.mining import Filter, FilterInputs, Found, PairScores, Places, Question
@@ -47,9 +49,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Allowed", "Batch", "Candidates", "ClusterOptions", "Compressor", "Encoder", "EncoderInfo", "ExtraTokens", "Fields",
-    "Filter", "FilterInputs", "Found", "FusionMethod", "Indexer", "Judged", "LayerShape", "Loss", "LossValue", "Metric",
-    "Needs", "PairScores", "Places", "Pooler", "Pretrainer", "Progress", "Question", "Representation", "Reranker",
+    "Allowed", "Backend", "Batch", "Candidates", "ClusterOptions", "Compressor", "Encoder", "EncoderInfo",
+    "ExportError", "ExtraTokens", "Fields", "Filter", "FilterInputs", "Found", "Function", "FusionMethod", "Indexer",
+    "Judged", "LayerShape", "Loss", "LossValue", "Metric", "Needs", "PairScores", "Places", "Pooler", "Pretrainer",
+    "Program", "Progress", "QueryEncoder", "Question", "Representation", "Reranker",
     "SIDES", "Side", "Staying", "Text", "TokenStates", "VERSION", "VocabularyHead", "Workers",
     "absolute_layer", "absolute_layers", "masked_mean", "refuse_idle",
 ]  # fmt: skip

@@ -32,6 +32,14 @@ class Text(NamedTuple):
         return hash(self[:2])
 
 
+def model_input(text: Text, prefix: str, title: str) -> str | tuple[str, str]:
+    """Return a text with its prefix as a model reads it: title and body as a "pair", or one string."""
+    heading, body, *_ = text
+    if heading and title == "pair":
+        return prefix + heading, body
+    return prefix + (f"{heading} {body}".strip() if heading and title == "space" else body)
+
+
 class Compressor(ABC):
     """Base class of compressors, which merge, cluster, prune or round the vectors or weights of documents.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from retrievalkit.contracts.encoding import Text
+from retrievalkit.contracts.encoding import Precision, Text
 from retrievalkit.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from retrievalkit.contracts.backends import Backend
     from retrievalkit.data.tokenized_text import Document, Vocabulary
 
 Side = Literal["query", "document"]
@@ -192,6 +192,8 @@ class Batch:
         extra: (batch, n) long, positions of the extra tokens, or None.
         position_ids: (batch, tokens) long, the position numbers of all tokens; None = the encoder's own.
         padded: False if all tokens are real; computing this on a GPU would synchronise.
+        precision: The number format to compute in, for an encoder on a backend; torch's autocast has set it otherwise.
+        parallel: True if other threads encode batches at the same time, each on one core.
     """
 
     input_ids: Tensor
@@ -200,6 +202,8 @@ class Batch:
     extra: Tensor | None = None
     position_ids: Tensor | None = None
     padded: bool = True
+    precision: Precision = "fp32"
+    parallel: bool = False
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -483,29 +487,20 @@ class Encoder(nn.Module, ABC):
     adjustable: frozenset[str] = frozenset()
     """Options that may change when training continues from a checkpoint."""
 
-    backend: str = "torch"
-    """The library that computes its layers; with "openvino", each of several threads encodes a batch."""
+    backend: Backend | None = None
+    """The backend that computes its layers; None = torch."""
+
+    precisions: Collection[Precision] = ("fp32", "bf16", "fp16")
+    """The number formats that it computes in; "int8" needs `calibrate`."""
 
     half_only: bool = False
     """True if the layers compute only in bf16 or fp16, as flash attention does; queries then use this format too."""
 
     @classmethod
-    def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
-        """Create an encoder for inference only, computed by `backend` ("openvino" or "onnx"); optional."""
+    def compiled(cls, model: str | Path, *, backend: Backend, **options: Any) -> Encoder:
+        """Create an encoder for inference only, computed by a backend; optional."""
         del backend
         return cls(model, **options)  # type: ignore[call-arg]
-
-    def computing(self, precision: str, *, parallel: bool) -> AbstractContextManager[None]:
-        """Return a context for encoding a batch in a precision, in one of several threads if `parallel`; optional.
-
-        Raises:
-            UnsupportedError: The encoder does not support this precision.
-        """
-        del parallel
-        if precision == "int8":
-            msg = "int8 is computed by OpenVINO: install 'retrievalkit[openvino]', or use another --precision."
-            raise UnsupportedError(msg)
-        return nullcontext()
 
     def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
         """Calibrate int8 on batches like those to encode; optional.
@@ -514,7 +509,8 @@ class Encoder(nn.Module, ABC):
             UnsupportedError: The encoder does not support int8.
         """
         del batches, layers
-        self.computing("int8", parallel=False)
+        msg = f"the encoder {type(self).__name__} does not compute in int8 here. Use another --precision."
+        raise UnsupportedError(msg)
 
     def prepare(self, needs: Needs) -> None:
         """Prepare for a pooler's needs, or raise UnsupportedError; called once, before the first use."""

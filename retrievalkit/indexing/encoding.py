@@ -188,8 +188,9 @@ class _Job:
     def of(
         cls, retriever: Retriever, texts: _Texts, options: EncodingOptions, sample: Sequence[Text] | None = None
     ) -> _Job:
-        half, backend = retriever.tower(texts.side).half_only, retriever.backend
-        precision = resolve_precision(options.precision, default_device(), half=half, backend=backend)
+        tower = retriever.tower(texts.side)
+        among = tower.precisions
+        precision = resolve_precision(options.precision, default_device(), half=tower.half_only, among=among)
         if precision == "int8":
             sample = texts.sample(options.shard_texts) if sample is None else sample
             shared = retriever.calibrate(sample, texts.side)

@@ -12,7 +12,7 @@ from retrievalkit.contracts.declarations import Flag, Named
 
 Count = Annotated[int, Ge(1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-Backend = Literal["auto", "torch", "openvino", "onnx"]
+Backend = Annotated[str, Named("backend", besides=("auto", "torch"))]
 
 SHARD_TEXTS = 8_192
 
@@ -28,7 +28,7 @@ class ModelOptions:
             of the vectors uses them for its queries.
         pooler_options: Options of that pooler.
         backend: Library that runs the encoder's layers: "auto" (the default) is OpenVINO on a CPU if it is installed,
-            else torch.
+            else "torch"; "openvino" or "onnx".
     """
 
     heading: ClassVar = "Model"

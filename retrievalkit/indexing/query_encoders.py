@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from retrievalkit.contracts import Representation, Side, Text
-    from retrievalkit.models.compiled import CompiledRetriever
-    from retrievalkit.models.graphs import Backend
+    from retrievalkit.contracts.backends import QueryEncoder
     from retrievalkit.models.precision import Precision
     from retrievalkit.models.retriever import Retriever
 
@@ -38,11 +37,11 @@ class Encoders:
     indexes: Sequence[OpenIndex]
     precision: Precision = "fp32"
     query_length: int | None = None
-    backend: Backend = "auto"
+    backend: str = "auto"
     # Held while a retriever is loaded or used: tokenizers and poolers are not thread-safe.
     lock: threading.RLock = field(default_factory=threading.RLock)
     _loaded: dict[str, Retriever] = field(default_factory=dict)
-    _compiled: dict[str, CompiledRetriever | None] = field(default_factory=dict)
+    _compiled: dict[str, QueryEncoder | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Locate the checkpoint of each index, so that mistakes are reported before any search."""
@@ -98,7 +97,7 @@ class Encoders:
         with self.using(index) as retriever:
             return retriever.encode(texts, side, precision=self.precision)
 
-    def compiled(self, index: OpenIndex) -> CompiledRetriever | None:
+    def compiled(self, index: OpenIndex) -> QueryEncoder | None:
         """Return the retriever of an index without torch; None if torch encodes for the index, or is loaded already."""
         size, cut, checkpoint = index.indexer.array_size, self.dimensions_for(index), index.checkpoint
         # A search of several retrievers has no folders of its own.
@@ -108,11 +107,12 @@ class Encoders:
         key, identity = self._key(index), [checkpoint["fingerprint"], self.options_for(index)]
         with self.lock:
             if key not in self._compiled and key not in self._loaded:
-                from retrievalkit.models.compiled import open_compiled
+                from retrievalkit.models.backends import resolve_backend
                 from retrievalkit.models.pretrained import locate_model
 
-                place = locate_model(self.place_of(index))
-                self._compiled[key] = open_compiled(place, identity, self.backend, partial(self.of, index))
+                model, load = locate_model(self.place_of(index)), partial(self.of, index)
+                backend = resolve_backend(self.backend, "cpu")
+                self._compiled[key] = None if backend is None else backend.open_queries(model, identity, load)
             return self._compiled.get(key)
 
     def lend(self, retriever: Retriever, lock: threading.RLock) -> None:
@@ -314,7 +314,7 @@ def _fingerprint_of(model: str | Path) -> str:
     return ""
 
 
-def _load(folder: str, index: OpenIndex, options: Mapping[str, Any], backend: Backend) -> Retriever:
+def _load(folder: str, index: OpenIndex, options: Mapping[str, Any], backend: str) -> Retriever:
     # An index of texts needs no model, and torch takes seconds to import.
     from retrievalkit.models.checkpoint import is_checkpoint, length_explained
     from retrievalkit.models.retriever import Retriever

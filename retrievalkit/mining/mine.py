@@ -46,7 +46,8 @@ class MineOptions(MiningOptions, FusionOptions, RayOptions, ReadingOptions):
         model: The new path of an index's checkpoint, if it was moved.
         precision: Number format for encoding questions and scoring pairs, fp32 by default; if set, also for encoding
             passages (else auto). auto is bf16 if the hardware computes in it, else fp32.
-        backend: Library that runs models: "auto" (the default) is OpenVINO on a CPU if installed, else torch.
+        backend: Library that runs models: "auto" (the default) is OpenVINO on a CPU if installed,
+            else "torch"; "openvino" or "onnx".
         indexer_options: Options of the index that is built for bm25.
     """
 

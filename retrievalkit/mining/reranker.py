@@ -11,7 +11,6 @@ from retrievalkit.contracts import Found, PairScores
 from retrievalkit.data.corpus import Passage
 from retrievalkit.data.runs import check_run, open_run
 from retrievalkit.data.sources import fingerprint
-from retrievalkit.models.graphs import Backend
 from retrievalkit.models.precision import Precision
 from retrievalkit.models.rerankers import open_reranker, score_pairs
 
@@ -25,7 +24,7 @@ def open_scores(
     passages: Callable[[str], Passage],
     *,
     precision: Precision = "fp32",
-    backend: Backend = "auto",
+    backend: str = "auto",
 ) -> tuple[PairScores, str]:
     """Return a function that scores pairs, by a re-ranker or a run of its scores, and its fingerprint.
 

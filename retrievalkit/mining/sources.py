@@ -26,7 +26,6 @@ from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:
     from retrievalkit.indexing.open_indexes import OpenRun
-    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
     from retrievalkit.search.fusion import Fusion
     from retrievalkit.search.searcher import Searcher
@@ -60,7 +59,7 @@ class Sources:
     fusion: FusionOptions = field(default_factory=FusionOptions)
     precision: Precision | None = None
     cluster: ClusterOptions | None = None
-    backend: Backend = "auto"
+    backend: str = "auto"
 
     @property
     def kinds(self) -> list[str]:

@@ -6,7 +6,7 @@ It is a Hugging Face model for sequence classification with one label, or with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,18 @@ from torch.nn import functional
 
 from retrievalkit import storage
 from retrievalkit.contracts import Reranker
+from retrievalkit.contracts.backends import Backend, ExportError, Function, Program
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
-from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
-from retrievalkit.models.graphs import (
+from retrievalkit.models.backends import note_torch, resolve_backend
+from retrievalkit.models.batches import (
     BATCH_TOKENS,
-    Backend,
-    ExportError,
-    Graph,
+    TokenLimit,
     balanced_tokens,
-    model_identity,
+    in_threads,
     parallel_batches,
-    resolve_backend,
-    runs_on_torch,
+    token_budget_batches,
 )
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import (
@@ -41,9 +39,9 @@ from retrievalkit.models.pretrained import (
     check_source,
     load_pretrained,
     locate_model,
+    model_identity,
     save_pretrained,
 )
-from retrievalkit.reporting import notices
 from retrievalkit.storage import NOT_WEIGHTS
 
 KIND = "reranker"
@@ -78,9 +76,9 @@ class CrossEncoder(nn.Module, Reranker):
         self.tokenizer = tokenizer
         self.source = source
         self.fingerprint = ""
-        self.backend = "torch"
+        self.backend: Backend | None = None
         self.limit = TokenLimit(model.config.hidden_size)
-        self._graph: Graph | None = None
+        self._program: Program | None = None
         self._check_tokenizer()
         limit = _longest_input(model, tokenizer)
         self.max_length: int = min(DEFAULT_LENGTH, limit) if max_length is None else max_length
@@ -150,18 +148,13 @@ class CrossEncoder(nn.Module, Reranker):
         read_first_token_alone(model)
         return reranker
 
-    def compile(self, backend: Backend) -> None:
-        """Compute the layers with a backend."""
-        self.backend = runtime = resolve_backend(backend, self.device)
-        if runtime == "torch":
-            return
-        self._graph = Graph(
-            runtime,
-            lambda: self.model,
-            lambda inputs: [self.model(**inputs).logits],
-            self._example,
-            identity=model_identity(locate_model(self.source), "logits"),
-        )
+    def compile(self, backend: str) -> None:
+        """Compute the layers with a backend, by its name."""
+        self.backend = resolve_backend(backend, self.device.type)
+        if self.backend is not None:
+            identity = model_identity(locate_model(self.source), "logits")
+            compute = lambda inputs: [self.model(**inputs).logits]  # noqa: E731 - one of three
+            self._program = self.backend.compile(Function(lambda: self.model, compute, self._example, identity))
 
     def _example(self, pairs: int, tokens: int) -> dict[str, Tensor]:
         """Return example pairs; the first is padded."""
@@ -173,6 +166,11 @@ class CrossEncoder(nn.Module, Reranker):
     def device(self) -> torch.device:
         """The device of the weights."""
         return next(self.parameters()).device
+
+    @property
+    def precisions(self) -> Collection[Precision]:
+        """The number formats that it computes in."""
+        return ("fp32", "bf16", "fp16") if self.backend is None else self.backend.precisions
 
     def tokenize(self, queries: Sequence[str], passages: Sequence[tuple[str, str]]) -> list[Pair]:
         """Tokenise pairs; if a pair is too long, the longer of query and passage is truncated."""
@@ -214,24 +212,22 @@ class CrossEncoder(nn.Module, Reranker):
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
     def _logits(self, batch: dict[str, Tensor], precision: Precision, *, parallel: bool) -> Tensor:
-        if (graph := self._graph) is not None:
+        if (program := self._program) is not None:
             try:
-                return graph(batch, precision, parallel=parallel)[0]
+                return program(batch, precision, parallel=parallel)[0]
             except ExportError as error:
-                notices.note(runs_on_torch(self.source, error))
-                self._graph, self.backend = None, "torch"
-        if precision == "int8":
-            super().calibrate([])  # refuses
+                note_torch(self.source, error)
+                self._program = self.backend = None
         logits: Tensor = self.model(**batch).logits.float()
         return logits
 
     def calibrate(self, lists: Sequence[Sequence[Pair]]) -> float:
         """Calibrate int8 on every other pair of each query, and test it on the rest; see `Reranker.calibrate`."""
-        if self._graph is None:
+        if self._program is None or self.backend is None or "int8" not in self.backend.precisions:
             return super().calibrate(lists)
         pairs = [pair for query in lists for pair in query[::2]]
         batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS)
-        self._graph.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
+        self._program.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
         tested = [query[1::2] or query for query in lists]
         ends = np.cumsum([len(query) for query in tested])[:-1]
 
@@ -254,8 +250,8 @@ class CrossEncoder(nn.Module, Reranker):
         digit may differ with the batch. `advance` is called after each batch with its number of pairs.
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
-        definite = resolve_precision(precision, device, backend=self.backend)
-        on_cpu = CPU_BATCH_TOKENS if self.backend == "torch" else balanced_tokens(self.backend, lengths)
+        definite = resolve_precision(precision, device, among=self.precisions)
+        on_cpu = CPU_BATCH_TOKENS if self.backend is None else balanced_tokens(self.backend, lengths)
         batches = token_budget_batches(lengths, batch_tokens or self.limit.budget(device, on_cpu))
         threads = min(parallel_batches(self.backend), len(batches))
         self.eval()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, InputError
@@ -21,7 +21,7 @@ def open_retriever(
     pooler: str | None = None,
     encoder_options: Mapping[str, Any] | None = None,
     pooler_options: Mapping[str, Any] | None = None,
-    backend: Literal["auto", "torch", "openvino", "onnx"] | None = None,
+    backend: str | None = None,
 ) -> Retriever:
     """Open a checkpoint folder, or a pretrained model with a pooler, on the GPU if there is one.
 
@@ -34,7 +34,7 @@ def open_retriever(
         pooler: Pooler for a pretrained model; None = the model's own settings, or [CLS] pooling.
         encoder_options: Options of the encoder; for a checkpoint, only lengths and attention.
         pooler_options: Options of the pooler.
-        backend: Backend for encoding only; None = torch.
+        backend: Name of a backend, for encoding only; None = torch.
 
     Raises:
         InputError: The model does not exist, or a part was named for a checkpoint.

@@ -13,7 +13,7 @@ int8 is for inference with OpenVINO, and never selected by "auto": its results d
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean
 from typing import cast
@@ -35,11 +35,11 @@ def default_device() -> torch.device:
 
 
 def resolve_precision(
-    precision: Precision, device: torch.device, *, half: bool = False, backend: str = "torch"
+    precision: Precision, device: torch.device, *, half: bool = False, among: Collection[Precision] | None = None
 ) -> Precision:
     """Return the format that a model computes in, never "auto"; with `half`, never fp32 either.
 
-    ONNX Runtime computes in fp32 only: "auto" is fp32 on the backend "onnx".
+    `among` are the formats that its encoder or backend computes in: "auto" is fp32 if the usual one is not among them.
     """
     if precision == "fp16" and device.type == "cpu":
         msg = "precision fp16 needs a GPU. Use auto, bf16 or fp32 on a CPU."
@@ -47,9 +47,13 @@ def resolve_precision(
     if precision == "int8" and device.type != "cpu":
         msg = "precision int8 is for processors, and models run on a GPU here. Use auto, bf16 or fp16."
         raise UnsupportedError(msg)
-    if precision == "auto" and backend == "onnx":
-        return "fp32"
+    if among is not None and precision not in ("auto", *among):
+        needed = "; int8 needs OpenVINO (pip install 'retrievalkit[openvino]')" if precision == "int8" else ""
+        msg = f"the model computes in {', '.join(among)} here, not in {precision}. Use another --precision{needed}."
+        raise UnsupportedError(msg)
     definite = auto_precision(device)[0] if precision == "auto" else precision
+    if precision == "auto" and among is not None and definite not in among:
+        return "fp32"
     if half and definite == "fp32":
         return "bf16" if device.type == "cpu" else _half_of_gpu()
     return definite

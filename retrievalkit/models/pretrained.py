@@ -68,6 +68,14 @@ def model_fingerprint(model: str) -> str:
     return storage.checked_fingerprint(located, "model", skip=NOT_WEIGHTS, remedy=remedy)
 
 
+def model_identity(source: str, options: object = None, *, revision: str | None = None) -> list[object] | None:
+    """Return a model's identity in a cache: its files (or hub commit) and options; None without a configuration."""
+    config = model_file(source, "config.json", revision=revision)
+    if config is None:
+        return None
+    return [source, model_fingerprint(source) if os.path.isdir(source) else config.parent.name, options]
+
+
 def load_pretrained(kind: Any, source: str, **options: Any) -> Any:
     """Call `kind.from_pretrained` quietly; any failure is an InputError."""
     check_source(source)

@@ -13,14 +13,13 @@ import numpy as np
 from retrievalkit import registry
 from retrievalkit.contracts import Reranker
 from retrievalkit.errors import PluginError, UnknownNameError
-from retrievalkit.models.graphs import Backend
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 
 # At least two letters: a single letter is a drive.
 _PREFIXED = re.compile(r"([a-z][a-z0-9_]+):(.*)", re.DOTALL)
 
 
-def open_reranker(address: str | Path, *, max_length: int | None = None, backend: Backend = "auto") -> Reranker:
+def open_reranker(address: str | Path, *, max_length: int | None = None, backend: str = "auto") -> Reranker:
     """Load a re-ranker; `backend` computes the layers of a cross-encoder.
 
     Raises:
@@ -54,7 +53,7 @@ def score_pairs(
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """Return checked scores (pairs,) float32 of pairs tokenised by the re-ranker; see `contracts.Reranker.score`."""
-    precision = resolve_precision(precision, default_device(), backend=getattr(reranker, "backend", "torch"))
+    precision = resolve_precision(precision, default_device(), among=getattr(reranker, "precisions", None))
     returned = reranker.score(pairs, batch_tokens=batch_tokens, precision=precision, advance=advance)
     try:
         scores = np.asarray(returned, dtype=np.float32)

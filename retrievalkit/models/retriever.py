@@ -32,7 +32,15 @@ from retrievalkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
+from retrievalkit.models.backends import resolve_backend
+from retrievalkit.models.batches import (
+    BATCH_TOKENS,
+    TokenLimit,
+    balanced_tokens,
+    in_threads,
+    parallel_batches,
+    token_budget_batches,
+)
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
     DO,
@@ -43,7 +51,6 @@ from retrievalkit.models.checkpoint import (
     read_checkpoint,
     untrained_fingerprint,
 )
-from retrievalkit.models.graphs import BATCH_TOKENS, Backend, balanced_tokens, parallel_batches, resolve_backend
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import check_finite, locate_model, model_fingerprint
 from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, own_settings
@@ -96,7 +103,7 @@ class Retriever(nn.Module):
         pooler_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
         seed: int = 0,
-        backend: Backend | None = None,
+        backend: str | None = None,
     ) -> Retriever:
         """Create a retriever from a pretrained model.
 
@@ -157,13 +164,13 @@ class Retriever(nn.Module):
 
     @classmethod
     def _assemble(
-        cls, folders: Mapping[str, str | Path], description: dict[str, Any], backend: Backend | None
+        cls, folders: Mapping[str, str | Path], description: dict[str, Any], backend: str | None
     ) -> Retriever:
         encoder, pooler = description["encoder"], description["pooler"]
         kind: Any = registry.get("encoder", encoder["name"])
         options = registry.check_options(f"encoder '{encoder['name']}'", kind, encoder["options"])
-        runtime = "torch" if backend is None else resolve_backend(backend, default_device())
-        create = kind if runtime == "torch" else partial(kind.compiled, backend=runtime)
+        runtime = None if backend is None else resolve_backend(backend, default_device().type)
+        create = kind if runtime is None else partial(kind.compiled, backend=runtime)
         towers = {name: create(folder, **options) for name, folder in folders.items()}
         first = next(iter(towers.values()))
         module = registry.create("pooler", pooler["name"], first.info, **pooler["options"])
@@ -178,7 +185,7 @@ class Retriever(nn.Module):
         folder: str | Path,
         device: torch.device | str | None = None,
         *,
-        backend: Backend | None = None,
+        backend: str | None = None,
         encoder_options: Mapping[str, Any] | None = None,
         separate_towers: bool = False,
         seed: int = 0,
@@ -216,7 +223,7 @@ class Retriever(nn.Module):
         description: dict[str, Any],
         device: torch.device | str | None = None,
         *,
-        backend: Backend | None = None,
+        backend: str | None = None,
         encoder_options: Mapping[str, Any] | None = None,
     ) -> Retriever:
         """Recreate an untrained retriever from the `description` of a retriever from `create`.
@@ -261,8 +268,9 @@ class Retriever(nn.Module):
 
     @property
     def backend(self) -> str:
-        """The library that computes the layers of the encoders."""
-        return self.tower("document").backend
+        """The name of the backend that computes the layers of the encoders."""
+        backend = self.tower("document").backend
+        return "torch" if backend is None else backend.name
 
     def tower(self, side: Side) -> Encoder:
         """Return the encoder of a side."""
@@ -347,10 +355,10 @@ class Retriever(nn.Module):
     ) -> Iterator[tuple[list[int], Representation]]:
         """Encode tokenised texts in batches of similar length; yields their positions and their representation."""
         encoder, device = self.tower(side), self.device
-        definite = resolve_precision(precision, device, half=encoder.half_only, backend=encoder.backend)
+        definite = resolve_precision(precision, device, half=encoder.half_only, among=encoder.precisions)
         lengths = [len(ids) for ids in token_ids]
         if batch_tokens is None:
-            on_cpu = CPU_BATCH_TOKENS if encoder.backend == "torch" else balanced_tokens(encoder.backend, lengths)
+            on_cpu = CPU_BATCH_TOKENS if encoder.backend is None else balanced_tokens(encoder.backend, lengths)
             batch_tokens = self.limit.budget(device, on_cpu)
         # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
@@ -364,8 +372,8 @@ class Retriever(nn.Module):
             if len(batch) != len(positions):
                 problem = f"collate() of {counted(len(positions), 'texts')} returns a Batch of {len(batch)}"
                 raise registry.wrong_result("encoder", encoder, problem)
-            computing = encoder.computing(definite, parallel=threads > 1)
-            with torch.inference_mode(), autocast(definite, device), computing:
+            batch.precision, batch.parallel = definite, threads > 1
+            with torch.inference_mode(), autocast(definite, device):
                 arriving = to_cpu(self(batch, side))
 
             def arrived() -> tuple[list[int], Representation]:

@@ -61,6 +61,7 @@ HOOKS = {
     "reranker": "register_rerankers",
     "recipe": "register_recipes",
     "workers": "register_workers",
+    "backend": "register_backends",
 }
 
 DISTRIBUTIONS = {
@@ -77,7 +78,7 @@ DISTRIBUTIONS = {
 _DASHES = (r"[a-z][a-z0-9]*(-[a-z0-9]+)*", "lower case with dashes")
 _NAMES = {"command": _DASHES, "recipe": _DASHES, "metric": (r"[A-Za-z][A-Za-z0-9_]*", "letters, digits and _")}
 _BASES = {
-    "compressor": "Compressor",
+    "backend": "Backend", "compressor": "Compressor",
     "filter": "Filter", "fusion": "FusionMethod", "metric": "Metric", "reranker": "Reranker", "workers": "Workers",
 }  # fmt: skip
 """The class of `retrievalkit.contracts` that a component must extend, for kinds whose methods have defaults."""
@@ -208,6 +209,8 @@ class Registry:
         if not candidates:
             if kind == "command" and name in DISTRIBUTIONS:
                 raise MissingDependencyError(DISTRIBUTIONS[name], f"the command '{name}'")
+            if kind == "backend" and name in ("openvino", "onnx"):
+                raise MissingDependencyError("retrievalkit-openvino", f"backend {name}", f"'retrievalkit[{name}]'")
             raise UnknownNameError(kind, name, self._kind(kind), hint=self.hint(kind, name))
         if len(candidates) > 1:
             owners = " and ".join(f"{owner.distribution} {owner.version}" for owner in candidates)

@@ -154,7 +154,8 @@ class OpenOptions(ReadingOptions, RayOptions):
         model: Checkpoint that encodes queries, in Python also a loaded retriever; by default the index's own.
         precision: Number format for encoding queries, fp32 by default; auto is bf16 if the hardware computes in it,
             else fp32.
-        backend: Library that runs the encoder: "auto" (the default) is OpenVINO on a CPU if installed, else torch.
+        backend: Library that runs the encoder: "auto" (the default) is OpenVINO on a CPU if installed,
+            else "torch"; "openvino" or "onnx".
         corpus: Corpus with the texts of hits; by default the indexed corpus.
         indexer_options: Indexer options that differ from the options at indexing, for all indexes that have them.
         encoder_options: query_length=N truncates queries to N tokens instead of the checkpoint's limit.

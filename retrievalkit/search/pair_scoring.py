@@ -31,7 +31,7 @@ from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import DataError, InputError, nearest
 from retrievalkit.evaluation.run import Run
-from retrievalkit.models.graphs import Backend, resolve_backend
+from retrievalkit.models.backends import resolve_backend
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.reporting import notices
@@ -150,8 +150,9 @@ def _scores(
     Until the output is complete, the scores are in a hidden folder next to it; scores of a killed command are reused if
     the fingerprints in `inputs` match. Each call of `pairs` starts from the beginning.
     """
-    backend = resolve_backend(options.backend, default_device())
-    precision = resolve_precision(options.precision, default_device(), backend=backend)
+    backend = resolve_backend(options.backend, default_device().type)
+    among = None if backend is None else backend.precisions
+    precision = resolve_precision(options.precision, default_device(), among=among)
     settings = options.max_length, precision, options.batch_tokens, options.backend
     output, reranker = Path(options.output or ""), str(options.reranker)
     sample = _sample(pairs, corpus) if precision == "int8" else []
@@ -205,7 +206,7 @@ class _Scorer:
         max_length: int | None,
         precision: Precision,
         batch_tokens: int | None,
-        backend: Backend,
+        backend: str,
         sample: Sequence[_Window],
         fingerprint: str | None = None,
     ) -> None:

@@ -42,7 +42,8 @@ class RerankOptions(RayOptions, ReadingOptions):
         precision: Number format for scoring. In fp32 a pair's score does not depend on its batch, except for rounding
             in the last digits; auto is bf16 if the hardware computes in it, else fp32. "int8" (OpenVINO) is calibrated
             on the pairs: about twice as fast on a CPU, but less exact.
-        backend: Library that runs a cross-encoder: "auto" (the default) is OpenVINO on a CPU if installed, else torch.
+        backend: Library that runs a cross-encoder: "auto" (the default) is OpenVINO on a CPU if installed,
+            else "torch"; "openvino" or "onnx".
         batch_tokens: Maximum tokens per batch, padding included; by default a size that suits the device.
     """
 

@@ -37,7 +37,6 @@ from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
 
 if TYPE_CHECKING:
-    from retrievalkit.models.graphs import Backend
     from retrievalkit.models.precision import Precision
 
 BATCH_QUERIES = 1024
@@ -90,7 +89,7 @@ class Searcher:
         options: Options | None = None,
         precision: Precision = "fp32",
         query_length: int | None = None,
-        backend: Backend = "auto",
+        backend: str = "auto",
         note: Note = lambda _: None,
         cluster: ClusterOptions | None = None,
     ) -> None:

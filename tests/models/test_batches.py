@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.models import batches
-from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
-from retrievalkit.models.graphs import balanced_tokens
+from retrievalkit.models.batches import TokenLimit, balanced_tokens, in_threads, token_budget_batches
 
 
 def test_texts_of_similar_length_share_a_batch():
@@ -35,9 +35,9 @@ def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, most):
 def test_each_core_has_batches_unless_one_suffices(lengths, batches, monkeypatch):
     """Two cores: a few queries are one batch of both, more texts at least two batches per core."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    tokens = balanced_tokens("openvino", lengths)
+    tokens = balanced_tokens(SimpleNamespace(parallel=True), lengths)
     assert len(token_budget_batches(lengths, tokens)) == batches
-    assert balanced_tokens("onnx", lengths) == 1_024
+    assert balanced_tokens(SimpleNamespace(parallel=False), lengths) == 1_024
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(60, 300), st.integers(60, 1000))

@@ -45,10 +45,12 @@ def test_unsupported_formats_are_refused(monkeypatch, chosen, device, error, mes
         precision.resolve_precision(chosen, device)
 
 
-def test_auto_is_fp32_on_onnx_runtime(monkeypatch):
+def test_auto_is_fp32_on_a_backend_that_computes_in_fp32_only(monkeypatch):
     monkeypatch.setenv(precision.AUTO, "bf16")
-    assert precision.resolve_precision("auto", CPU, backend="onnx") == "fp32"
-    assert precision.resolve_precision("bf16", CPU, backend="onnx") == "bf16"
+    assert precision.resolve_precision("auto", CPU, among=("fp32",)) == "fp32"
+    assert precision.resolve_precision("auto", CPU, among=("fp32", "bf16", "int8")) == "bf16"
+    with pytest.raises(UnsupportedError, match="computes in fp32 here, not in bf16"):
+        precision.resolve_precision("bf16", CPU, among=("fp32",))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
+from retrievalkit.contracts.backends import Backend, model_input
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
@@ -32,7 +33,6 @@ from retrievalkit.models.architectures import (
     set_dropout,
     vocabulary_head,
 )
-from retrievalkit.models.compiled import model_input
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
 from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
@@ -162,8 +162,8 @@ class Transformer(Encoder):
         self.model: Any = None
 
     @classmethod
-    def compiled(cls, model: str | Path, *, backend: str, **options: Any) -> Encoder:
-        """Create an encoder whose layers OpenVINO or ONNX Runtime computes."""
+    def compiled(cls, model: str | Path, *, backend: Backend, **options: Any) -> Encoder:
+        """Create an encoder for inference only, whose layers a backend computes."""
         from retrievalkit.models.encoders.compiled import CompiledTransformer
 
         return cls(model, **options) if cls is not Transformer else CompiledTransformer(backend, model, **options)
@@ -344,7 +344,7 @@ class Transformer(Encoder):
         The last layer is the model's output, after the final normalisation if the architecture has one (T5,
         ModernBERT); other layers are outputs of the blocks.
         """
-        states = self._states(self._inputs(batch), layers)
+        states = self._encoded(batch, layers)
         head = vocabulary_head(self._network, self.config.model_type) if self.needs.vocabulary_head else None
         return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
 
@@ -358,6 +358,9 @@ class Transformer(Encoder):
         # Without a mask a GPU has a faster attention; the models themselves would read the mask, and wait.
         whole = not batch.padded and batch.input_ids.device.type == "cuda"
         return inputs if whole else {**inputs, "attention_mask": batch.attention_mask}
+
+    def _encoded(self, batch: Batch, layers: Sequence[int]) -> Mapping[int, Tensor]:
+        return self._states(self._inputs(batch), layers)
 
     def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
         """Compute the hidden states (batch, tokens, width) of `layers`."""

@@ -14,20 +14,19 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from retrievalkit_openvino import backends
 from torch import nn
 
 from retrievalkit.cli.main import main
-from retrievalkit.contracts import ExtraTokens, Needs
+from retrievalkit.contracts import ExportError, ExtraTokens, Function, Needs
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
-from retrievalkit.models import graphs
-from retrievalkit.models.compiled import open_compiled
+from retrievalkit.models.backends import AUTO, resolve_backend
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.encoders.transformer import Transformer
-from retrievalkit.models.graphs import ExportError, Graph, resolve_backend
 from retrievalkit.models.precision import shared_best
 from retrievalkit.models.rerankers import open_reranker
 from retrievalkit.models.retriever import Retriever
@@ -58,7 +57,10 @@ def cache(tmp_path_factory):
 
 def pair(model, needs=None, backend="openvino", **options):
     """Return the compiled encoder and torch's."""
-    made = Transformer.compiled(model, backend=backend, **options), Transformer(model, **options)
+    made = (
+        Transformer.compiled(model, backend=resolve_backend(backend, "cpu"), **options),
+        Transformer(model, **options),
+    )
     for encoder in made:
         torch.manual_seed(0)
         encoder.prepare(needs or Needs())
@@ -78,7 +80,7 @@ def assert_equal(compiled, usual):
         real = batch.attention_mask.bool()
         for layer in layers:
             torch.testing.assert_close(found[layer][real], expected[layer][real], atol=2e-5, rtol=1e-4)
-    assert compiled.backend != "torch", "the encoder fell back to torch"
+    assert compiled.backend is not None, "the encoder fell back to torch"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def one_graph(network, function, identity):
     def examples(texts, tokens):
         return {"numbers": torch.ones(texts, tokens, 3)}
 
-    return Graph("openvino", network, function, examples, identity=identity)
+    return resolve_backend("openvino", "cpu").compile(Function(network, function, examples, identity))
 
 
 def compute(graph, precision="fp32"):
@@ -252,7 +254,7 @@ def test_models_are_exported_to_an_empty_cache_in_each_precision(monkeypatch, tm
         (retriever.encode(TEXTS, "document", precision=each).vectors.numpy(), reranker.score(pairs, precision=each))
         for each in (precision, "fp32")
     ]
-    assert (retriever.tower("document").backend, reranker.backend) == ("openvino", "openvino")
+    assert (retriever.backend, reranker.backend.name) == ("openvino", "openvino")
     assert "torch" not in capsys.readouterr().err
     for computed, exact in zip(*results, strict=True):
         np.testing.assert_allclose(computed, exact, atol=1e-6 if precision == "fp32" else 0.05)
@@ -273,28 +275,32 @@ def test_without_a_cache_a_process_exports_for_itself(monkeypatch, tmp_path, mod
 
 
 def test_auto_selects_the_installed_or_configured_backend(monkeypatch):
-    monkeypatch.delenv(graphs.AUTO)
-    assert resolve_backend("auto", CPU) == "openvino"
-    assert resolve_backend("auto", torch.device("cuda")) == "torch"
+    monkeypatch.delenv(AUTO)
+    assert resolve_backend("auto", "cpu").name == "openvino"
+    assert resolve_backend("auto", "cuda") is None
     with pytest.raises(UnsupportedError, match="GPU"):
-        resolve_backend("openvino", torch.device("cuda"))
-    monkeypatch.setenv(graphs.AUTO, "onnx")
-    assert resolve_backend("auto", CPU) == "onnx"
-    monkeypatch.setenv(graphs.AUTO, "tensorrt")
+        resolve_backend("openvino", "cuda")
+    monkeypatch.setenv(AUTO, "onnx")
+    assert resolve_backend("auto", "cpu").name == "onnx"
+    monkeypatch.setenv(AUTO, "tensorrt")
     with pytest.raises(OptionError, match="RKIT_BACKEND is 'tensorrt'"):
-        resolve_backend("auto", CPU)
-    monkeypatch.setitem(graphs._PACKAGES, "onnx", ("no_such_package",))
+        resolve_backend("auto", "cpu")
+    monkeypatch.setitem(backends.PACKAGES, "onnx", ("no_such_package",))
     with pytest.raises(MissingDependencyError, match=r"retrievalkit\[onnx\]"):
-        resolve_backend("onnx", CPU)
+        resolve_backend("onnx", "cpu")
 
 
 # --- without torch --------------------------------------------------------------------------------------------------
 
 
+def open_queries(model, retriever):
+    return resolve_backend("openvino", "cpu").open_queries(str(model), retriever.fingerprint, lambda: retriever)
+
+
 def without_torch(model, pooler="mean", **options):
     """Return a retriever on OpenVINO, and its compiled form, opened again after the export."""
     retriever = Retriever.create(model, pooler=pooler, backend="openvino", **options)
-    opened = [open_compiled(str(model), retriever.fingerprint, "openvino", lambda: retriever) for _ in range(2)]
+    opened = [open_queries(model, retriever) for _ in range(2)]
     return retriever.eval(), opened[1]
 
 
@@ -341,7 +347,7 @@ def test_two_towers_without_torch_have_their_own_weights(model_of, tmp_path):
     retriever = Retriever.load(tmp_path, CPU, backend="openvino")
     with torch.inference_mode():
         retriever.tower("document")._network.embeddings.word_embeddings.weight.mul_(2)
-    compiled = open_compiled(str(tmp_path), retriever.fingerprint, "openvino", lambda: retriever)
+    compiled = open_queries(tmp_path, retriever)
     for side in ("query", "document"):
         expected = retriever.encode(TEXTS, side).vectors.squeeze(1).numpy()
         np.testing.assert_allclose(compiled.encode(TEXTS, side), expected, rtol=1e-4, atol=2e-6)
@@ -535,7 +541,7 @@ def test_scores_of_a_cross_encoder_equal_those_of_torch(monkeypatch, tiny_model,
         model = open_reranker(tmp_path, backend=backend)
         precision = "auto" if backend == "onnx" else "fp32"
         scores.append(model.score(model.tokenize(queries, passages), precision=precision))
-        assert (model._graph is None) == (backend == "torch")
+        assert (model.backend is None) == (backend == "torch")
     np.testing.assert_allclose(scores[1], scores[0], atol=1e-5)
     np.testing.assert_allclose(scores[2], scores[0], atol=1e-5)
 
@@ -543,7 +549,7 @@ def test_scores_of_a_cross_encoder_equal_those_of_torch(monkeypatch, tiny_model,
 FIRST_INFERENCES = """
 import sys, threading
 import numpy as np
-from retrievalkit.models.compiled import OpenVinoProgram, import_openvino
+from retrievalkit_openvino.runtime import OpenVinoProgram, import_openvino
 sys.setswitchinterval(1e-6)
 openvino = import_openvino()
 from openvino import opset8

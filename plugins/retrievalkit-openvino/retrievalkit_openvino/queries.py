@@ -1,43 +1,38 @@
-"""Models computed by OpenVINO without torch, whose import takes longer than a search.
+"""Queries without torch, whose import takes longer than a search: retrievers that OpenVINO computes alone.
 
-Torch exports graphs on first use, of an encoder's layers or of a pooler. They are entries of the cache "graphs" (see
-`storage.cache`), as is what else a retriever needs: its tokenizer, prefixes and lengths.
+Torch exports the graphs of an encoder's layers and of a pooler on first use. They are entries of the cache, as is what
+else a retriever needs: its tokenizer, prefixes and lengths.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from retrievalkit import storage
+from retrievalkit.contracts import ExportError, Function
+from retrievalkit.contracts.backends import fingerprint_value, model_input, private_folder
 from retrievalkit.data.truncation import count_cut
-from retrievalkit.registry.modules import module_spec
-from retrievalkit.storage import Entry
+from retrievalkit_openvino.runtime import CACHE, GRAPH, OpenVinoProgram, import_openvino, read_cached, write_cached
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from retrievalkit.contracts import Side, Text
-    from retrievalkit.models.retriever import Retriever
+    from retrievalkit.contracts.commands import Retriever
 
-_VERSIONED = ("retrievalkit", "torch", "transformers", "tokenizers", "openvino", "onnxruntime")
-GRAPH = "graph.xml"
-"""OpenVINO's file in a graph's entry of the cache."""
+SIDES: tuple[Side, Side] = ("query", "document")
 
-_CACHE, _MOST_ENTRIES = "graphs", 80  # four entries of a retriever that searches without torch
 _BATCH = 32  # texts
-_FIRST_USE = threading.Lock()
-
-Form = TypeVar("Form")
 
 
 @dataclass(frozen=True)
@@ -53,67 +48,6 @@ class SideSettings:
     length: int
     end: list[int]
     padding: int
-
-
-def read_cached(identity: object, form: type[Form]) -> Entry[Form] | None:
-    """Return an entry of the cache for an identity and the versions of packages; see `storage.read_entry`."""
-    return storage.read_entry(_CACHE, [identity, _versions()], form)
-
-
-def write_cached(identity: object, value: object, write: Callable[[Path], None] | None = None) -> Entry[Any] | None:
-    """Write an entry of the cache for an identity and the versions of packages; see `storage.write_entry`."""
-    return storage.write_entry(_CACHE, [identity, _versions()], value, write, most=_MOST_ENTRIES)
-
-
-@cache
-def _versions() -> tuple[str | None, ...]:
-    discover = importlib.metadata.Distribution.discover
-    return tuple(next((package.version for package in discover(name=name)), None) for name in _VERSIONED)
-
-
-class OpenVinoProgram:
-    """A graph compiled by OpenVINO, from arrays to arrays, with a request for each thread that calls it."""
-
-    def __init__(self, model: Any, precision: str = "fp32", *, parallel: bool = False) -> None:
-        limit = os.environ.get("OMP_NUM_THREADS", "")
-        torch = sys.modules.get("torch")
-        threads = torch.get_num_threads() if torch else int(limit) if limit.isdecimal() else 0  # 0: OpenVINO chooses
-        options = {
-            "PERFORMANCE_HINT": "THROUGHPUT" if parallel else "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-        }
-        # In int8, the rest of the graph is computed as OpenVINO chooses, so that an exported graph has equal outputs.
-        if precision != "int8":
-            options["INFERENCE_PRECISION_HINT"] = "bf16" if precision == "bf16" else "f32"
-        self._compiled = import_openvino().Core().compile_model(model, "CPU", options)
-        self._requests = threading.local()
-
-    def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Compute the outputs for contiguous input arrays."""
-        if not hasattr(self._requests, "own"):
-            self._requests.own = self._compiled.create_infer_request()
-        results = self._requests.own.infer(inputs, share_inputs=True)
-        return [results[number] for number in range(len(results))]
-
-
-def import_openvino() -> Any:
-    """Import openvino with its telemetry disabled; otherwise each import sends a report."""
-    # Its first conversion of an array fills C++ statics, and may let another thread run meanwhile. If that converts an
-    # array too, it waits for the statics with Python's lock, which the first thread needs: a deadlock.
-    with _FIRST_USE:
-        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-        import openvino
-
-        _ = openvino.Tensor(np.zeros(1, dtype=np.int64)).data
-    return openvino
-
-
-def model_input(text: Text, prefix: str, title: str) -> str | tuple[str, str]:
-    """Return a text with its prefix as a model reads it: a pair of title and body, or one string; see `Transformer`."""
-    heading, body, *_ = text
-    if heading and title == "pair":
-        return prefix + heading, body
-    return prefix + (f"{heading} {body}".strip() if heading and title == "space" else body)
 
 
 class CompiledRetriever:
@@ -173,17 +107,10 @@ def _program(encoder: Path, pooler: Path) -> OpenVinoProgram:
     return OpenVinoProgram(openvino.Model(pooling.get_results(), layers.get_parameters()))
 
 
-def open_compiled(
-    model: str, identity: object, backend: str, load: Callable[[], Retriever]
-) -> CompiledRetriever | None:
-    """Open the compiled form of a retriever, exported on first use; None if only torch encodes its texts here.
-
-    `identity` is the fingerprint and options of the retriever; `load` loads it for the export.
-    """
-    backend = os.environ.get("RKIT_BACKEND", "auto") if backend == "auto" else backend
-    selected = backend in ("auto", "openvino") and module_spec("openvino") is not None
+def open_compiled(model: str, identity: object, load: Callable[[], Retriever]) -> CompiledRetriever | None:
+    """Open the compiled form of a retriever, exported on first use; see `Backend.open_queries`."""
     # The fingerprint of a model on a hub does not cover its weights.
-    if not selected or not os.path.isdir(model) or storage.private_folder(_CACHE) is None:
+    if not os.path.isdir(model) or private_folder(CACHE) is None:
         return None
     opened = _opened(identity := ["retriever", identity])
     if opened is None:
@@ -211,20 +138,15 @@ def _opened(identity: object) -> CompiledRetriever | None:
 
 def _export(retriever: Retriever, identity: object) -> None:
     """Write a retriever's entry of the cache: {} if vectors need more than its settings and graphs."""
-    from retrievalkit.contracts import SIDES
-    from retrievalkit.models.graphs import ExportError
-
-    towers: Any = {side: retriever.tower(side) for side in SIDES}
     sides, tokenizers = dict[str, dict[str, Any]](), dict[str, str]()
     try:
-        if all(hasattr(tower, "export") for tower in towers.values()):
-            sides = {side: asdict(tower.export(retriever.pooler, side, identity)) for side, tower in towers.items()}
+        sides = {side: asdict(_export_side(retriever, side, identity)) for side in SIDES}
     except ExportError as error:
-        if not error.lasting:
+        if not getattr(error, "lasting", True):
             return
     for settings in sides.values():
         tokenizer = settings["tokenizer"]
-        settings["tokenizer"] = f"{storage.fingerprint_value(tokenizer)}.json"
+        settings["tokenizer"] = f"{fingerprint_value(tokenizer)}.json"
         tokenizers[settings["tokenizer"]] = tokenizer
 
     def write(folder: Path) -> None:
@@ -232,3 +154,61 @@ def _export(retriever: Retriever, identity: object) -> None:
             (folder / name).write_text(tokenizer, encoding="utf-8")
 
     write_cached(identity, sides, write)
+
+
+def _export_side(retriever: Retriever, side: Side, identity: object) -> SideSettings:
+    """Export the graphs of a side, and return its settings, with the whole tokenizer.
+
+    Raises:
+        ExportError: The texts of the side need more than tokens, hidden states and one vector.
+    """
+    import torch
+
+    from retrievalkit.contracts import TokenStates
+    from retrievalkit_openvino.graphs import OpenVinoGraph
+
+    tower: Any = retriever.tower(side)
+    pooler: Any = retriever.pooler
+    encoder = None
+    if hasattr(tower, "program") and not pooler.needs.extra_tokens and not pooler.needs.mask_filled:
+        layers = pooler.needs.layers_of(side, tower.info)
+        encoder = tower.program(layers)
+    if encoder is None or encoder.identity is None or not tower.tokenizer.is_fast:
+        msg = "the pooler needs other tokens than those of a text, or the tokenizer is slow"
+        raise ExportError(msg)
+    names = {layer: f"layer{number}" for number, layer in enumerate(layers)}
+
+    def pooled(inputs: Mapping[str, Tensor], side: Side = side) -> list[Tensor]:
+        # A pooler that reads the tokens themselves raises an exception.
+        tokens: Any = None
+        states = {layer: inputs[name] for layer, name in names.items()}
+        made = pooler(TokenStates(states, inputs["attention_mask"], tokens, tokens), side).float()
+        values = {name for name, value in vars(made).items() if value is not None}
+        if made.vectors.shape[1] != 1 or values - {"vectors", "kept", "parts", "extras"}:
+            msg = "the pooler returns other values than a vector per text"
+            raise ValueError(msg)
+        return [made.vectors]
+
+    def examples(texts: int, tokens: int) -> dict[str, Tensor]:
+        states = torch.arange(texts * tokens * tower.info.width).sin().view(texts, tokens, -1)
+        example = {"attention_mask": encoder.examples(texts, tokens)["attention_mask"]}
+        return example | {name: states + layer for layer, name in names.items()}
+
+    shared: str = side
+    with suppress(Exception):  # the export reports it
+        # A graph that both sides share is compiled once.
+        shared = "both" if torch.equal(*(pooled(examples(2, 9), each)[0] for each in SIDES)) else side
+    graph = OpenVinoGraph(Function(lambda: pooler, pooled, examples, identity=[identity, shared]))
+    for each in (encoder, graph):
+        each.file()
+    return SideSettings(
+        encoder=encoder.identity,
+        pooler=graph.identity or [],
+        tokenizer=tower.tokenizer.backend_tokenizer.to_str(),
+        truncation_side=tower.tokenizer.truncation_side,
+        prefix=tower.prefixes[side],
+        title=tower.title,
+        length=tower.lengths[side],
+        end=tower.end,
+        padding=tower.padding_id,
+    )

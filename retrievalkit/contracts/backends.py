@@ -1,0 +1,131 @@
+"""The contract of backends: libraries that compute the layers of encoders and cross-encoders in inference, not torch.
+
+    model --Function--> Backend.compile --Program: inputs -> outputs
+
+`--backend NAME` selects a backend by its registered name. Its module is imported by searches that need no torch, so it
+must not import torch at the top. `read_entry` and `write_entry` keep what it exports in the user's cache.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from retrievalkit.contracts.encoding import Precision, Text, model_input
+from retrievalkit.errors import UnsupportedError
+from retrievalkit.storage import Entry, fingerprint_value, full_disk_named, private_folder, read_entry, write_entry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+    from retrievalkit.contracts.models import Side
+    from retrievalkit.models.retriever import Retriever
+
+__all__ = [
+    "Backend", "Program", "Function", "ExportError", "QueryEncoder", "Precision", "model_input", "Entry",
+    "fingerprint_value", "full_disk_named", "private_folder", "read_entry", "write_entry",
+]  # fmt: skip
+
+
+class ExportError(UnsupportedError):
+    """A function that a backend cannot compute: torch computes it, and a note has this message."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a model, from named tensors to tensors, for a backend to compute.
+
+    Attributes:
+        network: Returns the module that holds the weights, which are loaded on the first call.
+        compute: Computes the outputs with torch.
+        examples: Returns example inputs for a number of texts and a number of tokens; the first text is padded.
+        identity: A JSON-able value on which the outputs depend, for a cache; None = unknown.
+        folder: The model's folder, if the function is from `input_ids` and `attention_mask` to its last hidden states,
+            which the folder may also contain in the backend's format.
+    """
+
+    network: Callable[[], nn.Module]
+    compute: Callable[[dict[str, Tensor]], Sequence[Tensor]]
+    examples: Callable[[int, int], dict[str, Tensor]]
+    identity: object = None
+    folder: Path | None = None
+
+
+class Program(ABC):
+    """A function that a backend computes."""
+
+    @abstractmethod
+    def __call__(self, inputs: Mapping[str, Tensor], precision: Precision, *, parallel: bool) -> list[Tensor]:
+        """Compute the outputs. With `parallel`, several threads call at a time, and each call uses one core.
+
+        Raises:
+            ExportError: The backend cannot compute the function.
+        """
+
+    def quantise(self, batches: Sequence[Mapping[str, Tensor]]) -> None:
+        """Calibrate int8 on batches of inputs, for this process; needed if `Backend.precisions` includes int8."""
+        del batches
+        raise NotImplementedError
+
+
+class QueryEncoder(Protocol):
+    """A dual encoder with one vector per text, for a few texts at a time, without torch."""
+
+    def tokenize(self, texts: Sequence[Text], side: Side) -> list[list[int]]:
+        """Tokenise texts as `Encoder.tokenize` does."""
+
+    def encode(self, texts: Sequence[Text], side: Side) -> np.ndarray:
+        """Return the vectors (texts, dim) of texts, in float32."""
+
+
+class Backend(ABC):
+    """Base class of backends, created without arguments."""
+
+    name: str = ""
+    """The registered name; set by the registry's caller."""
+
+    automatic: bool = False
+    """True if `--backend auto` selects it where it is available."""
+
+    parallel: bool = False
+    """True if each of several threads should compute a batch, on a core of its own."""
+
+    precisions: tuple[Precision, ...] = ("fp32",)
+    """The number formats that it computes in; fp32 is one of them, and the meaning of auto if the usual one is not."""
+
+    @abstractmethod
+    def check(self, device: str) -> None:
+        """Refuse a type of device ("cpu", "cuda") that it does not compute on, and a missing package.
+
+        Raises:
+            UnsupportedError: The device is not supported.
+            MissingDependencyError: A package is not installed.
+        """
+
+    @abstractmethod
+    def compile(self, function: Function) -> Program:
+        """Return the program of a function, which may be compiled on its first call."""
+
+    def load_configuration(self, identity: object, load: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Return a Hugging Face model's configuration and tokenizer; optional: by default as `load` returns them.
+
+        A backend may cache them, to work without transformers, by `identity` (None = unknown): the configuration as a
+        `SimpleNamespace`, and a tokenizer with the methods and attributes that `Transformer` uses.
+        """
+        del identity
+        return load()
+
+    def open_queries(self, model: str, identity: object, load: Callable[[], Retriever]) -> QueryEncoder | None:
+        """Open a retriever that encodes queries without torch; optional: None if only torch does so.
+
+        Args:
+            model: Folder or name of the model.
+            identity: Fingerprint and options of the retriever, for a cache.
+            load: Loads the retriever with this backend.
+        """
+        del model, identity, load
+        return None

@@ -46,7 +46,7 @@ class _Value(click.ParamType[Any]):
         try:
             converted = convert(self.option.name, self.option.annotation, value)
             named = mark(self.option.annotation, Named)
-            if named and named.kind in NAMED_WITH_OPTIONS:
+            if named and named.kind in NAMED_WITH_OPTIONS and converted not in ("auto", "torch"):  # of backends
                 registry.component(named.kind, read_call(converted)[0])
             return converted
         except InputError as error:

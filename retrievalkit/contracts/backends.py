@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrievalkit.contracts.encoding import Precision, Text, model_input
 from retrievalkit.errors import UnsupportedError
+from retrievalkit.reporting import notices
 from retrievalkit.storage import Entry, fingerprint_value, full_disk_named, private_folder, read_entry, write_entry
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
 
-    from retrievalkit.contracts.models import Side
+    from retrievalkit.contracts.models import Encoder, Side
     from retrievalkit.models.retriever import Retriever
 
 __all__ = [
@@ -32,7 +33,15 @@ __all__ = [
 
 
 class ExportError(UnsupportedError):
-    """A function that a backend cannot compute: torch computes it, and a note has this message."""
+    """A function that a backend cannot compute, so that torch computes it."""
+
+    def note(self, source: str) -> None:
+        """Issue the note that a model runs on torch, with the reason, the cost and the remedy."""
+        reason = str(self).rstrip(".")
+        notices.note(
+            f"'{source}' runs on torch, which takes several times as long on some processors: {reason}. "
+            f"With --backend torch nothing is exported."
+        )
 
 
 @dataclass(frozen=True)
@@ -91,11 +100,17 @@ class Backend(ABC):
     automatic: bool = False
     """True if `--backend auto` selects it where it is available."""
 
-    parallel: bool = False
-    """True if each of several threads should compute a batch, on a core of its own."""
-
     precisions: tuple[Precision, ...] = ("fp32",)
     """The number formats that it computes in; fp32 is one of them, and the meaning of auto if the usual one is not."""
+
+    def threads(self) -> int:
+        """Return the number of batches to compute at a time, each in its own thread."""
+        return 1
+
+    def batch_tokens(self, lengths: Sequence[int]) -> int:
+        """Return the tokens per batch, padding included, of texts of these lengths."""
+        del lengths
+        return 1_024
 
     @abstractmethod
     def check(self, device: str) -> None:
@@ -110,14 +125,12 @@ class Backend(ABC):
     def compile(self, function: Function) -> Program:
         """Return the program of a function, which may be compiled on its first call."""
 
-    def load_configuration(self, identity: object, load: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Return a Hugging Face model's configuration and tokenizer; optional: by default as `load` returns them.
+    def encoder(self, kind: type[Encoder], model: str | Path, options: Mapping[str, Any]) -> Encoder:
+        """Create the encoder `transformer` for inference; optional: by default torch computes it.
 
-        A backend may cache them, to work without transformers, by `identity` (None = unknown): the configuration as a
-        `SimpleNamespace`, and a tokenizer with the methods and attributes that `Transformer` uses.
+        `kind` is its class. `retrievalkit_openvino.encoder` has a subclass for any backend.
         """
-        del identity
-        return load()
+        return kind(model, **options)  # type: ignore[call-arg]
 
     def open_queries(self, model: str, identity: object, load: Callable[[], Retriever]) -> QueryEncoder | None:
         """Open a retriever that encodes queries without torch; optional: None if only torch does so.

@@ -27,7 +27,7 @@ from retrievalkit.contracts.declarations import (
 )
 from retrievalkit.contracts.encoding import Precision
 from retrievalkit.models.opening import describe_retriever, open_retriever
-from retrievalkit.models.pretrained import model_fingerprint, uploading
+from retrievalkit.models.pretrained import check_finite, model_fingerprint, model_identity, uploading
 from retrievalkit.registry import create, describe, get, names, options
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import check as refuse_if_strict
@@ -62,6 +62,7 @@ __all__ = [
     "Named", "Reads", "refuse_if_strict", "Precision", "resolve_precision", "Retriever", "DocumentOptions",
     "HybridOptions", "OpenOptions", "LoopOptions", "RunOptions", "create", "describe", "get", "names",
     "options", "open_retriever", "describe_retriever", "describe_source", "describe_input", "model_fingerprint",
+    "model_identity", "check_finite",
     "fingerprint_value", "held", "indexes_of", "kind_of", "check_output", "describe_files", "check_files",
     "read_document", "read_entry", "read_manifest", "write_entry", "write_folder", "write_json",
     "write_manifest", "uploading", "ProgressBar", "counted", "printable", "render_page", "say",

@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from retrievalkit import registry, storage
-from retrievalkit.errors import OptionError, UnknownNameError, nearest, shortlist
+from retrievalkit import storage
+from retrievalkit.errors import OptionError, nearest, shortlist
 from retrievalkit.registry.component_options import check_options, convert, options
 from retrievalkit.registry.component_options import options as option_fields
 from retrievalkit.reporting import notices
@@ -69,28 +69,10 @@ class Named:
     Attributes:
         kind: Kind of component, such as "pooler".
         usual: The component whose options a recipe checks if no component is named.
-        besides: Names that have another meaning. If there are any, unknown names are refused when options are read.
     """
 
     kind: str
     usual: str | None = None
-    besides: tuple[str, ...] = ()
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return pydantic's schema of the type, which checks the name if `besides` is set."""
-        from pydantic_core import core_schema
-
-        read = handler(source)
-        return core_schema.no_info_after_validator_function(self._checked, read) if self.besides else read
-
-    def _checked(self, name: str) -> str:
-        if name not in self.besides:
-            try:
-                registry.component(self.kind, name)
-            except UnknownNameError as error:
-                known = (*self.besides, *registry.names(self.kind))
-                raise UnknownNameError(self.kind, name, known) from error
-        return name
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from retrievalkit.contracts.declarations import Flag, Named
 
 Count = Annotated[int, Ge(1)]
 Precision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-Backend = Annotated[str, Named("backend", besides=("auto", "torch"))]
+Backend = Annotated[str, Named("backend")]
 
 SHARD_TEXTS = 8_192
 

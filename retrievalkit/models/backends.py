@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from retrievalkit import registry
-from retrievalkit.contracts.backends import Backend, ExportError
-from retrievalkit.errors import InputError, MissingDependencyError, OptionError, PluginError, UnsupportedError
+from retrievalkit.contracts.backends import Backend
+from retrievalkit.errors import InputError, OptionError, PluginError, UnknownNameError
 from retrievalkit.reporting import notices
 
 AUTO = "RKIT_BACKEND"
@@ -16,52 +16,37 @@ AUTO = "RKIT_BACKEND"
 def resolve_backend(name: str, device: str) -> Backend | None:
     """Return the backend that computes an encoder's layers on a type of device; None = torch.
 
-    "auto" is the value of RKIT_BACKEND, else an automatic backend that is available, else torch.
+    "auto" is the value of RKIT_BACKEND, else the first automatic backend that is available, else torch.
 
     Raises:
-        MissingDependencyError: A package of the backend is not installed.
-        OptionError: The environment variable RKIT_BACKEND has an unknown value.
-        UnknownNameError: The backend is not registered.
-        UnsupportedError: The backend does not compute on the device.
+        InputError: The backend is unknown, lacks a package, or does not compute on the device.
     """
     named = os.environ.get(AUTO, "auto") if name == "auto" else name
-    if named == "auto":
-        return next((backend for each in registry.names("backend") if (backend := _automatic(each, device))), None)
-    if named == "torch":
-        return None
+    if named in ("auto", "torch"):
+        backends = registry.names("backend") if named == "auto" else ()
+        return next(filter(None, (_automatic(each, device) for each in backends)), None)
     try:
-        backend = _create(named)
-    except InputError as error:
-        if name != "auto" or isinstance(error, PluginError | MissingDependencyError):
-            raise
-        msg = f"{AUTO} is '{named}'. Set it to {', '.join(('torch', *registry.names('backend')))}."
+        return _checked(named, device)
+    except UnknownNameError as error:
+        known = ", ".join(("torch", *registry.names("backend")))
+        msg = f"{AUTO if name == 'auto' else 'backend'} is '{named}'. Set it to {known}."
         raise OptionError(msg) from error
-    backend.check(device)
-    return backend
 
 
-def _create(name: str) -> Backend:
+def _checked(name: str, device: str) -> Backend:
     backend: Backend = registry.create("backend", name)
     backend.name = name
+    backend.check(device)
     return backend
 
 
 def _automatic(name: str, device: str) -> Backend | None:
     try:
-        backend = _create(name)
-        if backend.automatic:
-            backend.check(device)
-            return backend
+        backend = _checked(name, device)
     except PluginError as error:
         notices.note(f"Backend '{name}' is not used: {error}", harmless=True)
-    except (MissingDependencyError, UnsupportedError):
+    except InputError:  # it is not available
         pass
+    else:
+        return backend if backend.automatic else None
     return None
-
-
-def note_torch(source: str, error: ExportError) -> None:
-    """Issue the note that a model could not be exported and runs on torch, with its cost and remedy."""
-    notices.note(
-        f"'{source}' runs on torch, which takes several times as long on some processors: {str(error).rstrip('.')}. "
-        f"With --backend torch nothing is exported."
-    )

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 import torch
 
-from retrievalkit.contracts.backends import Backend
 from retrievalkit.reporting import notices
 
 # Bytes of the intermediate values of a token in a layer, per column of its hidden state: in float32, eight values as
@@ -28,11 +27,6 @@ _VALUE_BYTES = 4 * (8 + 3 * 4)
 _MOST_TOKENS = 1 << 18
 MOST_TEXTS = 4096
 _STUCK = 600  # seconds
-
-BATCH_TOKENS = 1_024
-"""Tokens per batch of a backend, which may compute several batches at a time, each on its own core."""
-
-_LEAST_TOKENS, _BATCHES = 128, 2  # per core
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,19 +47,6 @@ def token_budget_batches(lengths: Sequence[int], budget: int, *, most: int = MOS
             longest = max(1, lengths[position])
         batches[-1].append(position)
     return batches
-
-
-def parallel_batches(backend: Backend | None) -> int:
-    """Return the number of batches to compute at a time, each in its own thread."""
-    return torch.get_num_threads() if backend is not None and backend.parallel else 1
-
-
-def balanced_tokens(backend: Backend, lengths: Sequence[int]) -> int:
-    """Return the tokens per batch of some texts: less than `BATCH_TOKENS` for a few batches per core to balance."""
-    tokens, cores = sum(lengths), parallel_batches(backend)
-    if cores == 1 or tokens <= cores * _LEAST_TOKENS:  # a single batch is computed by all cores
-        return BATCH_TOKENS
-    return min(BATCH_TOKENS, max(_LEAST_TOKENS, tokens // (cores * _BATCHES)))
 
 
 class TokenLimit:

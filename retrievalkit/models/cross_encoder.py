@@ -23,15 +23,8 @@ from retrievalkit.contracts.backends import Backend, ExportError, Function, Prog
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, RetrievalkitError, UnsupportedError
 from retrievalkit.models.architectures import longest_input
-from retrievalkit.models.backends import note_torch, resolve_backend
-from retrievalkit.models.batches import (
-    BATCH_TOKENS,
-    TokenLimit,
-    balanced_tokens,
-    in_threads,
-    parallel_batches,
-    token_budget_batches,
-)
+from retrievalkit.models.backends import resolve_backend
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision, shared_best
 from retrievalkit.models.pretrained import (
     check_finite,
@@ -216,7 +209,7 @@ class CrossEncoder(nn.Module, Reranker):
             try:
                 return program(batch, precision, parallel=parallel)[0]
             except ExportError as error:
-                note_torch(self.source, error)
+                error.note(self.source)
                 self._program = self.backend = None
         logits: Tensor = self.model(**batch).logits.float()
         return logits
@@ -226,7 +219,7 @@ class CrossEncoder(nn.Module, Reranker):
         if self._program is None or self.backend is None or "int8" not in self.backend.precisions:
             return super().calibrate(lists)
         pairs = [pair for query in lists for pair in query[::2]]
-        batches = token_budget_batches([len(ids) for ids, _ in pairs], BATCH_TOKENS)
+        batches = token_budget_batches([len(ids) for ids, _ in pairs], CPU_BATCH_TOKENS)
         self._program.quantise([self.collate([pairs[row] for row in rows]) for rows in batches])
         tested = [query[1::2] or query for query in lists]
         ends = np.cumsum([len(query) for query in tested])[:-1]
@@ -251,9 +244,9 @@ class CrossEncoder(nn.Module, Reranker):
         """
         device, was_training, lengths = self.device, self.training, [len(ids) for ids, _ in pairs]
         definite = resolve_precision(precision, device, among=self.precisions)
-        on_cpu = CPU_BATCH_TOKENS if self.backend is None else balanced_tokens(self.backend, lengths)
+        on_cpu = CPU_BATCH_TOKENS if self.backend is None else self.backend.batch_tokens(lengths)
         batches = token_budget_batches(lengths, batch_tokens or self.limit.budget(device, on_cpu))
-        threads = min(parallel_batches(self.backend), len(batches))
+        threads = min(self.backend.threads() if self.backend else 1, len(batches))
         self.eval()
         scores = np.empty(len(pairs), dtype=np.float32)
         # Copied at the end: copying makes the CPU wait for the GPU.

@@ -33,14 +33,7 @@ from retrievalkit.errors import (
     UnsupportedError,
 )
 from retrievalkit.models.backends import resolve_backend
-from retrievalkit.models.batches import (
-    BATCH_TOKENS,
-    TokenLimit,
-    balanced_tokens,
-    in_threads,
-    parallel_batches,
-    token_budget_batches,
-)
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 from retrievalkit.models.checkpoint import (
     CONFIGURATION,
     DO,
@@ -336,7 +329,7 @@ class Retriever(nn.Module):
         encoder = self.tower(side)
         layers = self.pooler.needs.layers_of(side, encoder.info)
         token_ids = tokenize(self, texts[::2], side)
-        batches = token_budget_batches([len(ids) for ids in token_ids], BATCH_TOKENS)
+        batches = token_budget_batches([len(ids) for ids in token_ids], CPU_BATCH_TOKENS // 4)
         encoder.calibrate([encoder.collate([token_ids[row] for row in rows], side) for rows in batches], layers)
 
         def similarities(precision: Precision) -> np.ndarray:
@@ -358,14 +351,14 @@ class Retriever(nn.Module):
         definite = resolve_precision(precision, device, half=encoder.half_only, among=encoder.precisions)
         lengths = [len(ids) for ids in token_ids]
         if batch_tokens is None:
-            on_cpu = CPU_BATCH_TOKENS if encoder.backend is None else balanced_tokens(encoder.backend, lengths)
+            on_cpu = CPU_BATCH_TOKENS if encoder.backend is None else encoder.backend.batch_tokens(lengths)
             batch_tokens = self.limit.budget(device, on_cpu)
         # `eval` and `train` visit all modules, which takes a tenth of the time of a single query.
         was_training = self.training
         if was_training:
             self.eval()
         batches = token_budget_batches(lengths, batch_tokens)
-        threads = min(parallel_batches(encoder.backend), len(batches))
+        threads = min(encoder.backend.threads() if encoder.backend else 1, len(batches))
 
         def encoded(positions: list[int]) -> Callable[[], tuple[list[int], Representation]]:
             batch = encoder.collate([token_ids[position] for position in positions], side).to(device)

@@ -20,7 +20,7 @@ from retrievalkit.errors import OptionError, PluginError, nearest, shortlist
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-NAMED_WITH_OPTIONS = ("compressor", "filter", "fusion", "metric")
+NAMED_WITH_OPTIONS = ("backend", "compressor", "filter", "fusion", "metric")
 _LONGEST_CALL = 500
 _CALL = re.compile(r"\s*(\w+)\s*(\(.*\))?\s*(?:@([1-9]\d{0,8}))?\s*")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.models import batches
-from retrievalkit.models.batches import TokenLimit, balanced_tokens, in_threads, token_budget_batches
+from retrievalkit.models.batches import TokenLimit, in_threads, token_budget_batches
 
 
 def test_texts_of_similar_length_share_a_batch():
@@ -29,15 +28,6 @@ def test_every_text_is_in_one_batch_within_the_budget(lengths, budget, most):
         assert len(batch) <= most
     ordered = [lengths[position] for batch in batches for position in batch]
     assert ordered == sorted(lengths, reverse=True)
-
-
-@pytest.mark.parametrize(("lengths", "batches"), [([13] * 8, 1), ([13] * 64, 4), ([170] * 8, 4), ([13] * 10_000, 129)])
-def test_each_core_has_batches_unless_one_suffices(lengths, batches, monkeypatch):
-    """Two cores: a few queries are one batch of both, more texts at least two batches per core."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    tokens = balanced_tokens(SimpleNamespace(parallel=True), lengths)
-    assert len(token_budget_batches(lengths, tokens)) == batches
-    assert balanced_tokens(SimpleNamespace(parallel=False), lengths) == 1_024
 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(60, 300), st.integers(60, 1000))

@@ -180,8 +180,8 @@ def test_out_of_memory_gradients_are_cached_and_then_fewer_texts_encoded_at_a_ti
     """The weights equal those of a training that starts so, up to the order of sums; the manifest records the size."""
     options = {"encoder_options": {"dropout": 0.0}, "learning_rate": 1e-3, "batch_size": 24, "held_out": 0}
     quick(tmp_path / "plain", **options)
-    memory, load = DeviceMemory(tokens), Transformer._load_model
-    monkeypatch.setattr(Transformer, "_load_model", lambda *given: memory.limit(load(*given)))
+    memory, load = DeviceMemory(tokens), Transformer.load_network
+    monkeypatch.setattr(Transformer, "load_network", lambda *given: memory.limit(load(*given)))
     manifest = quick(tmp_path / "adapted", **options)
     assert manifest["gradient_caching"] is True
     assert ("batch_tokens" in manifest) == halved

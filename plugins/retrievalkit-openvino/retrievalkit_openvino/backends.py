@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievalkit.contracts import Backend, Function, Program, QueryEncoder
 from retrievalkit.errors import MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
+    from retrievalkit.contracts import Encoder
     from retrievalkit.contracts.commands import Retriever
 
+_LEAST_TOKENS, _BATCHES = 128, 2  # per core
 PACKAGES = {"openvino": ("openvino",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
 
 
@@ -33,19 +36,31 @@ class _Processors(Backend):
 
         return OpenVinoGraph(function) if self.name == "openvino" else OnnxGraph(function)
 
-    def load_configuration(self, identity: object, load: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Return the configuration and the tokenizer, from the cache if possible."""
-        from retrievalkit_openvino.configuration import load_configuration
+    def encoder(self, kind: type[Encoder], model: str | Path, options: Mapping[str, Any]) -> Encoder:
+        """Create an encoder whose layers a graph computes."""
+        from retrievalkit_openvino.encoder import create_encoder
 
-        return load_configuration(identity, load)
+        return create_encoder(self, kind, model, options)
 
 
 class OpenVino(_Processors):
     """OpenVINO on a processor, with several threads that each compute a batch."""
 
     automatic = True
-    parallel = True
     precisions = ("fp32", "bf16", "int8")
+
+    def threads(self) -> int:
+        """Return the number of cores: each thread computes a batch on its own core."""
+        import torch
+
+        return torch.get_num_threads()
+
+    def batch_tokens(self, lengths: Sequence[int]) -> int:
+        """Return fewer tokens for some texts than for many, so that each core has a few batches to balance."""
+        tokens, cores, most = sum(lengths), self.threads(), super().batch_tokens(lengths)
+        if cores == 1 or tokens <= cores * _LEAST_TOKENS:  # a single batch is computed by all cores
+            return most
+        return min(most, max(_LEAST_TOKENS, tokens // (cores * _BATCHES)))
 
     def open_queries(self, model: str, identity: object, load: Callable[[], Retriever]) -> QueryEncoder | None:
         """Open the graphs of a retriever, exported on first use, for queries without torch."""

@@ -170,7 +170,8 @@ class OpenVinoGraph(Graph):
         inputs = [{name: tensor.numpy() for name, tensor in batch.items()} for batch in batches]
         if (texts := sum(len(next(iter(batch.values()))) for batch in inputs)) < _LEAST_CALIBRATION:
             sample = f"half of the sample, which is {texts} text{'s' * (texts != 1)} here"
-            msg = f"int8 is calibrated on {sample}: fewer than the {_LEAST_CALIBRATION} that it needs. Use --precision fp32."
+            msg = f"int8 is calibrated on {sample}: fewer than the {_LEAST_CALIBRATION} that it needs."
+            msg += " Use --precision fp32."
             raise InputError(msg)
         model = self.model("fp32")
         with silenced():

@@ -25,6 +25,7 @@ from retrievalkit.data.runs import read_run, write_run
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import InputError, MissingDependencyError, OptionError, UnsupportedError
 from retrievalkit.models.backends import AUTO, resolve_backend
+from retrievalkit.models.batches import token_budget_batches
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.precision import shared_best
@@ -290,6 +291,15 @@ def test_auto_selects_the_installed_or_configured_backend(monkeypatch):
         resolve_backend("onnx", "cpu")
 
 
+@pytest.mark.parametrize(("lengths", "batches"), [([13] * 8, 1), ([13] * 64, 4), ([170] * 8, 4), ([13] * 10_000, 129)])
+def test_each_core_has_batches_unless_one_suffices(lengths, batches, monkeypatch):
+    """Two cores: a few queries are one batch of both, more texts at least two batches per core."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    tokens = resolve_backend("openvino", "cpu").batch_tokens(lengths)
+    assert len(token_budget_batches(lengths, tokens)) == batches
+    assert resolve_backend("onnx", "cpu").batch_tokens(lengths) == 1_024
+
+
 # --- without torch --------------------------------------------------------------------------------------------------
 
 
@@ -346,7 +356,7 @@ def test_two_towers_without_torch_have_their_own_weights(model_of, tmp_path):
     Retriever.create(model_of("bert"), pooler="mean", separate_towers=True).save(tmp_path)
     retriever = Retriever.load(tmp_path, CPU, backend="openvino")
     with torch.inference_mode():
-        retriever.tower("document")._network.embeddings.word_embeddings.weight.mul_(2)
+        retriever.tower("document").network.embeddings.word_embeddings.weight.mul_(2)
     compiled = open_queries(tmp_path, retriever)
     for side in ("query", "document"):
         expected = retriever.encode(TEXTS, side).vectors.squeeze(1).numpy()

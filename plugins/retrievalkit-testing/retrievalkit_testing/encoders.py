@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -400,16 +400,8 @@ def _weights(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-class _TorchProgram(Program):
-    def __init__(self, function: Function) -> None:
-        self.function = function
-
-    def __call__(self, inputs: Mapping[str, torch.Tensor], *_: object, **__: object) -> list[torch.Tensor]:
-        return [*self.function.compute(dict(inputs))]
-
-
 class _TorchBackend(Backend):
-    """Computes with torch what an encoder hands to a backend."""
+    """A backend that leaves encoders to torch."""
 
     name = "torch"
 
@@ -417,12 +409,12 @@ class _TorchBackend(Backend):
         """Compute on any device."""
 
     def compile(self, function: Function) -> Program:
-        return _TorchProgram(function)
+        raise NotImplementedError
 
 
 @ENCODERS.property(after=_SOUND)
 def compiled(case: EncoderCase) -> None:
-    """`compiled` returns the same states, on a backend that computes with torch."""
+    """`compiled` returns the same states, on a backend that leaves encoders to torch."""
     encoder = type(case.encoder).compiled(case.model, backend=_TorchBackend(), **case.options)
     encoder.prepare(Needs())
     encoder.eval()

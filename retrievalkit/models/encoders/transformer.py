@@ -35,12 +35,13 @@ from retrievalkit.models.architectures import (
 )
 from retrievalkit.models.encoders.attention import use_fast_attention
 from retrievalkit.models.encoders.dropout import use_fast_dropout
-from retrievalkit.models.encoders.extra_tokens import ExtraTokenRows
+from retrievalkit.models.encoders.extra_tokens import WEIGHTS, ExtraTokenRows
 from retrievalkit.models.encoders.lora import add_adapters, four_bits, save_adapters
 from retrievalkit.models.encoders.narrow_norms import use_narrow_norms
 from retrievalkit.models.pretrained import (
     check_attention,
     check_missing,
+    check_source,
     code_refused,
     load_pretrained,
     locate_model,
@@ -121,6 +122,7 @@ class Transformer(Encoder):
     ) -> None:
         super().__init__()
         self.source = locate_model(model)
+        check_source(self.source)
         self.prefixes = {"query": query_prefix, "document": document_prefix}
         self.title = title
         if trust_remote_code and not code_allowed():
@@ -128,7 +130,7 @@ class Transformer(Encoder):
         self.loading: dict[str, Any] = {}
         if revision:
             self.loading["revision"] = revision
-        self.config, self.tokenizer = self._load_configuration()
+        self.config, self.tokenizer = self.load_configuration()
         if attention:
             check_attention(attention, self.source)
             self.loading["attn_implementation"] = attention
@@ -164,28 +166,29 @@ class Transformer(Encoder):
     @classmethod
     def compiled(cls, model: str | Path, *, backend: Backend, **options: Any) -> Encoder:
         """Create an encoder for inference only, whose layers a backend computes."""
-        from retrievalkit.models.encoders.compiled import CompiledTransformer
-
-        return cls(model, **options) if cls is not Transformer else CompiledTransformer(backend, model, **options)
+        return cls(model, **options) if cls is not Transformer else backend.encoder(cls, model, options)
 
     def prepare(self, needs: Needs) -> None:
         """Load the weights, in float32 unless they are frozen, with everything that the pooler needs."""
         super().prepare(needs)
         self.needs = needs
-        self._prepare_model()
+        new = any(tokens.source == "new" for tokens in needs.extra_tokens.values())
+        self.prepare_network(drawn=new and not (Path(self.source) / WEIGHTS).is_file())
         keep_freed_memory()
         vocabulary, width = {}, self.info.width
         if needs.extra_tokens:
-            vocabulary, width = self.tokenizer.get_vocab(), self._embeddings.embedding_dim
+            vocabulary, width = self.tokenizer.get_vocab(), self.embeddings.embedding_dim
         self.extra = ExtraTokenRows(needs.extra_tokens, self.info.vocabulary_size, width, vocabulary)
         self.extra.load(Path(self.source))
         self._check_needs()
 
-    def _prepare_model(self) -> None:
-        self.model = self._load_model(self.needs)
+    def prepare_network(self, *, drawn: bool) -> None:
+        """Load the model, before extra tokens are `drawn` at random."""
+        del drawn
+        self.model = self.load_network(self.needs)
 
     @property
-    def _network(self) -> Any:
+    def network(self) -> Any:
         """The model."""
         return self.model
 
@@ -195,7 +198,7 @@ class Transformer(Encoder):
         attention = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
         return "flash" in str(attention) or getattr(self.model, "dtype", None) == torch.bfloat16
 
-    def _load_configuration(self) -> tuple[Any, Any]:
+    def load_configuration(self) -> tuple[Any, Any]:
         """Load the configuration and the tokenizer of the model."""
         import transformers
 
@@ -206,7 +209,7 @@ class Transformer(Encoder):
             config = transformers.BertConfig(**values)
         return config, load_pretrained(transformers.AutoTokenizer, self.source, **self.loading)
 
-    def _load_model(self, needs: Needs) -> Any:
+    def load_network(self, needs: Needs) -> Any:
         """Load the model, with its adapters and the faster layers."""
         model = self._load_weights(needs)
         if self.lora:
@@ -344,25 +347,26 @@ class Transformer(Encoder):
         The last layer is the model's output, after the final normalisation if the architecture has one (T5,
         ModernBERT); other layers are outputs of the blocks.
         """
-        states = self._encoded(batch, layers)
-        head = vocabulary_head(self._network, self.config.model_type) if self.needs.vocabulary_head else None
+        states = self.compute(batch, layers)
+        head = vocabulary_head(self.network, self.config.model_type) if self.needs.vocabulary_head else None
         return TokenStates(states, batch.attention_mask, batch.input_ids, batch.special_mask, batch.extra, head)
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the arguments of the model."""
         inputs: dict[str, Tensor] = {"input_ids": batch.input_ids}
         if batch.extra is not None and self.extra.new is not None:
-            inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self._embeddings)}
+            inputs = {"inputs_embeds": self.extra.embed(batch.input_ids, self.embeddings)}
         if batch.position_ids is not None:
             inputs["position_ids"] = batch.position_ids
         # Without a mask a GPU has a faster attention; the models themselves would read the mask, and wait.
         whole = not batch.padded and batch.input_ids.device.type == "cuda"
         return inputs if whole else {**inputs, "attention_mask": batch.attention_mask}
 
-    def _encoded(self, batch: Batch, layers: Sequence[int]) -> Mapping[int, Tensor]:
-        return self._states(self._inputs(batch), layers)
+    def compute(self, batch: Batch, layers: Sequence[int]) -> Mapping[int, Tensor]:
+        """Compute the hidden states of `layers` for a batch."""
+        return self.states(self.inputs(batch), layers)
 
-    def _states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
+    def states(self, inputs: Mapping[str, Tensor], layers: Sequence[int]) -> dict[int, Tensor]:
         """Compute the hidden states (batch, tokens, width) of `layers`."""
         # Decoder-only models have a cache.
         cache = {"use_cache": False} if "use_cache" in self._arguments else {}
@@ -381,7 +385,7 @@ class Transformer(Encoder):
 
     def word_embeddings(self) -> Tensor:
         """Return the input embeddings of the tokens, (vocabulary, width)."""
-        weight = self._embeddings.weight
+        weight = self.embeddings.weight
         if weight.shape[1] != self.info.width:
             problem = f"are {weight.shape[1]} wide, but should be as wide as the hidden states ({self.info.width})"
             msg = f"the word embeddings of '{self.source}' {problem}. Choose another model."
@@ -404,13 +408,14 @@ class Transformer(Encoder):
     @property
     def _backbone(self) -> nn.Module:
         """The model without its head."""
-        network = self._network
+        network = self.network
         backbone: nn.Module = network.base_model if self.needs.vocabulary_head else network
         return backbone
 
     @property
-    def _embeddings(self) -> nn.Embedding:
-        embeddings: nn.Embedding = self._network.get_input_embeddings()
+    def embeddings(self) -> nn.Embedding:
+        """The input embeddings."""
+        embeddings: nn.Embedding = self.network.get_input_embeddings()
         return embeddings
 
     @cached_property

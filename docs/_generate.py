@@ -35,7 +35,7 @@ PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PROMISES = "docs/reference/promises.md"
 # Weights of folders in the site's search: a reader looks for a task first, then for a name.
 BOOSTS = {"how-to": 4.0, "coming-from": 3.0, "tutorials": 2.0, "commands": 1.5, "reference": 0.5, "changelog.md": 0.1}
-WITHOUT_OPTIONS = ("command", "check", "source", "reranker", "recipe", "workers")
+WITHOUT_OPTIONS = ("command", "check", "source", "reranker", "recipe", "workers", "backend")
 PLURALS = {kind: hook.removeprefix("register_") for kind, hook in registry.HOOKS.items()}
 
 _HEADED = r"""::: \1

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from retrievalkit import storage
+from retrievalkit import registry, storage
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.indexing.open_indexes import OpenIndex, locate_input
@@ -45,6 +45,8 @@ class Encoders:
 
     def __post_init__(self) -> None:
         """Locate the checkpoint of each index, so that mistakes are reported before any search."""
+        if self.backend not in ("auto", "torch"):
+            registry.component("backend", self.backend)
         encoded = [index for index in self.indexes if index.needs_encoding]
         if self.model is not None and not encoded:
             msg = f"--model {self.model} encodes queries, but none of the indexes needs that. Leave it out."

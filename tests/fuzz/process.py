@@ -30,7 +30,7 @@ _HEAVY = (
 )  # fmt: skip
 _OWN = (
     "retrievalkit", "retrievalkit_aggretriever", "retrievalkit_cotmae", "retrievalkit_mlr", "retrievalkit_mvr",
-    "retrievalkit_pretrain",
+    "retrievalkit_openvino", "retrievalkit_pretrain",
 )  # fmt: skip
 
 

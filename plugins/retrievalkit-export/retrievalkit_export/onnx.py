@@ -8,22 +8,18 @@ model.int8.onnx               with --quantize int8
 
 from __future__ import annotations
 
-import importlib.util
-import io
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from retrievalkit_openvino.backends import require_packages
+from retrievalkit_openvino.onnx import open_session, write_onnx
 from torch import Tensor, nn
 
 from retrievalkit.contracts import SIDES, Batch, Representation, Side, Text
 from retrievalkit.contracts.commands import write_json
-from retrievalkit.errors import MissingDependencyError, RetrievalkitError
+from retrievalkit.errors import RetrievalkitError
 from retrievalkit_export.card import Written
 from retrievalkit_export.forms import PROBES, check_encoder, refuse, states_of
 
@@ -57,9 +53,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
         UnsupportedError: A text has several vectors, or has tokens that the tokenizer does not produce.
         RetrievalkitError: The graph's vectors differ from the checkpoint's.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingDependencyError(package, "an ONNX graph", "'retrievalkit-export[onnx]'")
+    require_packages("onnx", "an ONNX graph")
     output = _output(retriever)
     tower = check_encoder(retriever, _NAME, separate=True)
     _make_plain(retriever)
@@ -171,42 +165,21 @@ class _Graph(nn.Module):
         return _single(self.pooler(states, self.side))
 
 
-@contextmanager
-def _without_reports() -> Iterator[None]:
-    """Silence torch's exporter, which reports optional packages and its attempts."""
-    loggers = [
-        logging.getLogger(name)
-        for name in ("torch.onnx", "torch.fx", "torch.export", "transformers", "onnxscript", "onnx_ir")
-    ]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
 def _trace(retriever: Retriever, side: Side, path: Path, output: str) -> None:
     graph = _Graph(retriever, side).eval()
     batch, _ = states_of(retriever, side)
     size = sum(parameter.numel() * parameter.element_size() for parameter in graph.parameters())
     sizes = {0: "batch", 1: "tokens"}
-    with torch.no_grad(), _without_reports():
+    example = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    with torch.no_grad():
         try:
-            torch.onnx.export(
+            write_onnx(
                 graph,
-                (batch.input_ids, batch.attention_mask),
-                str(path),
-                input_names=["input_ids", "attention_mask"],
-                output_names=[output],
-                dynamic_shapes={"input_ids": sizes, "attention_mask": sizes},
-                dynamo=True,
+                example,
+                path,
+                shapes=dict.fromkeys(example, sizes),
+                outputs=[output],
                 external_data=size > _LARGEST_FILE,
-                verbose=False,
             )
         except Exception as error:  # noqa: BLE001 - the exporter raises any exception of an operation
             reason = " ".join(str(error.__cause__ or error).split())[:160]
@@ -219,7 +192,7 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
     """Return the smallest cosine between the graph's vectors and torch's."""
     batch, states = states_of(retriever, side)
     expected = _single(retriever.pooler(states, side)).cpu()
-    opened = session(path)
+    opened = open_session(path)
     # Also with a batch shape other than the traced one.
     single = Batch(batch.input_ids[1:2], batch.attention_mask[1:2], batch.special_mask[1:2])
     least = 1.0
@@ -233,14 +206,6 @@ def _verify(retriever: Retriever, side: Side, path: Path) -> float:
         )
         raise RetrievalkitError(msg)
     return round(least, 7)
-
-
-def session(path: Path) -> Any:
-    """Open the graph in onnxruntime, on the CPU."""
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(3)
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 def run(opened: Any, batch: Batch) -> np.ndarray:

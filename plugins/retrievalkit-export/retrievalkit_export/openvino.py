@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrievalkit_openvino.runtime import QUANTISED, save_model
+
 from retrievalkit.contracts.commands import Precision
 from retrievalkit_export import sentence_transformers
 from retrievalkit_export.card import Written
@@ -20,8 +22,8 @@ from retrievalkit_export.card import Written
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
 
-FOLDER = "openvino"
-NAMES: dict[Precision, str] = {"fp32": "openvino_model.xml", "int8": "openvino_model_qint8_quantized.xml"}
+FOLDER = QUANTISED.parent.name
+NAMES: dict[Precision, str] = {"fp32": "openvino_model.xml", "int8": QUANTISED.name}
 _EXAMPLE = """\
 from sentence_transformers import SentenceTransformer  # pip install 'sentence-transformers[openvino]'
 
@@ -43,9 +45,7 @@ def write(retriever: Retriever, folder: Path) -> Written:
 def write_graph(retriever: Retriever, folder: Path, precision: Precision) -> None:
     """Write the graph of a retriever that OpenVINO computes; in int8 as calibrated."""
     tower: Any = retriever.tower("document")
-    model = tower.openvino_model((tower.info.layers,), precision)
-    from openvino import save_model
-
+    model = tower.program((tower.info.layers,)).model(precision)
     model.outputs[0].get_tensor().set_names({"last_hidden_state"})
     (folder / FOLDER).mkdir(exist_ok=True)
-    save_model(model, folder / FOLDER / NAMES[precision], compress_to_fp16=False)
+    save_model(model, folder / FOLDER / NAMES[precision])

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from retrievalkit_openvino.onnx import open_session
 
 import retrievalkit as rk
 from retrievalkit.contracts import SIDES, Side, Text
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit_export import openvino
-from retrievalkit_export.onnx import run, session
+from retrievalkit_export.onnx import run
 
 if TYPE_CHECKING:
     from retrievalkit.models.retriever import Retriever
@@ -97,7 +98,7 @@ def _quantized_onnx(folder: Path) -> dict[Side, dict[Form, Path]]:
 def _by_onnx(
     retriever: Retriever, graphs: dict[Side, dict[Form, Path]], form: Form, texts: Sequence[Text], side: Side
 ) -> np.ndarray:
-    tower, opened = retriever.tower(side), session(graphs[side][form])
+    tower, opened = retriever.tower(side), open_session(graphs[side][form])
     token_ids = tower.tokenize(texts, side)
     vectors: dict[int, np.ndarray] = {}
     by_length = sorted(range(len(texts)), key=lambda row: len(token_ids[row]))

@@ -18,6 +18,17 @@ _LEAST_TOKENS, _BATCHES = 128, 2  # per core
 PACKAGES = {"openvino": ("openvino",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
 
 
+def require_packages(backend: str, needed_for: str) -> None:
+    """Refuse a backend whose packages are not installed.
+
+    Raises:
+        MissingDependencyError: A package is missing.
+    """
+    for package in PACKAGES[backend]:
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependencyError(package, needed_for, f"'retrievalkit[{backend}]'")
+
+
 class _Processors(Backend):
     """A backend that computes graphs on processors; a model's graph is exported on first use, and cached."""
 
@@ -26,9 +37,7 @@ class _Processors(Backend):
         if device != "cpu":
             msg = f"backend {self.name} computes on processors, and models run on a GPU here. Use torch, or auto."
             raise UnsupportedError(msg)
-        for package in PACKAGES[self.name]:
-            if importlib.util.find_spec(package) is None:
-                raise MissingDependencyError(package, f"backend {self.name}", f"'retrievalkit[{self.name}]'")
+        require_packages(self.name, f"backend {self.name}")
 
     def compile(self, function: Function) -> Program:
         """Return the graph of a function, which is exported on its first call."""

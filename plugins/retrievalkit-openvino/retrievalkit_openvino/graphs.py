@@ -7,7 +7,6 @@ A module is exported as a graph on first use. The graph is compared with the mod
 from __future__ import annotations
 
 import contextvars
-import errno
 import importlib.util
 import shutil
 import tempfile
@@ -27,15 +26,20 @@ from retrievalkit.contracts import ExportError, Function, Program
 from retrievalkit.contracts.backends import Entry, Precision, full_disk_named
 from retrievalkit.errors import InputError, MissingDependencyError, UnsupportedError
 from retrievalkit_openvino.onnx import open_session, silenced, write_onnx
-from retrievalkit_openvino.runtime import GRAPH, OpenVinoProgram, import_openvino, read_cached, write_cached
+from retrievalkit_openvino.runtime import (
+    GRAPH,
+    QUANTISED,
+    OpenVinoProgram,
+    import_openvino,
+    read_cached,
+    save_model,
+    write_cached,
+)
 
 Compute = Callable[[Mapping[str, Tensor]], list[Tensor]]
 
 _TOLERANCE = 1e-3
 _LEAST_CALIBRATION = 20  # texts
-
-QUANTISED = Path("openvino", "openvino_model_qint8_quantized.xml")
-"""The int8 graph in a model's folder, where `rkit export --to openvino` and sentence-transformers write it."""
 
 
 class GraphError(ExportError):
@@ -196,7 +200,7 @@ class OpenVinoGraph(Graph):
 
     def _write_graph(self, module: nn.Module, example: dict[str, Tensor], file: Path) -> Compute:
         model = _convert(module, example)
-        _save(model, file)
+        save_model(model, file)
         return _OpenVinoTensors(model)
 
 
@@ -277,16 +281,6 @@ def _convert(module: nn.Module, example: Mapping[str, Tensor]) -> Any:
     for port, name in zip(model.inputs, example, strict=True):
         port.get_tensor().set_names({name})
     return model
-
-
-def _save(model: Any, file: Path) -> None:
-    """Save OpenVINO's model; its error for a full disk names neither."""
-    openvino = import_openvino()
-    try:
-        openvino.save_model(model, file, compress_to_fp16=False)
-        openvino.Core().read_model(file)
-    except RuntimeError as error:
-        raise OSError(errno.EIO, f"OpenVINO cannot write a graph ({error})", str(file)) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import sys
@@ -18,6 +19,9 @@ from retrievalkit.contracts.backends import Entry, read_entry, write_entry
 _VERSIONED = ("retrievalkit", "retrievalkit-openvino", "torch", "transformers", "tokenizers", "openvino", "onnxruntime")
 GRAPH = "graph.xml"
 """OpenVINO's file in a graph's entry of the cache."""
+
+QUANTISED = Path("openvino", "openvino_model_qint8_quantized.xml")
+"""The int8 graph in a model's folder, where `rkit export --to openvino` and sentence-transformers write it."""
 
 CACHE = "graphs"
 _MOST_ENTRIES = 80  # four entries of a retriever that searches without torch
@@ -77,3 +81,13 @@ def import_openvino() -> Any:
 
         _ = openvino.Tensor(np.zeros(1, dtype=np.int64)).data
     return openvino
+
+
+def save_model(model: Any, file: Path) -> None:
+    """Save OpenVINO's model; its error for a full disk names neither."""
+    openvino = import_openvino()
+    try:
+        openvino.save_model(model, file, compress_to_fp16=False)
+        openvino.Core().read_model(file)
+    except RuntimeError as error:
+        raise OSError(errno.EIO, f"OpenVINO cannot write a graph ({error})", str(file)) from error

@@ -20,7 +20,10 @@ PROMISED = {
     "retrievalkit": ["hookimpl"],
     "retrievalkit.contracts.commands": None,
     "retrievalkit.contracts": None,
-    "retrievalkit.contracts.backends": ["Entry", "full_disk_named", "model_input", "private_folder"],
+    "retrievalkit.contracts.backends": [
+        "Entry", "Precision", "fingerprint_value", "full_disk_named", "model_input", "private_folder", "read_entry",
+        "write_entry",
+    ],
     "retrievalkit.data.columns": ["Columns", "open_own"],
     "retrievalkit.data.convert": ["FieldOptions", "cutter"],
     "retrievalkit.data.corpus": ["Corpus", "Passage", "open_corpus", "passage_of", "write_corpus"],

@@ -37,11 +37,8 @@ class ExportError(UnsupportedError):
 
     def note(self, source: str) -> None:
         """Issue the note that a model runs on torch, with the reason, the cost and the remedy."""
-        reason = str(self).rstrip(".")
-        notices.note(
-            f"'{source}' runs on torch, which takes several times as long on some processors: {reason}. "
-            f"With --backend torch nothing is exported."
-        )
+        reason = f"takes several times as long on some processors: {str(self).rstrip('.')}"
+        notices.note(f"'{source}' runs on torch, which {reason}. With --backend torch nothing is exported.")
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,7 @@ class Program(ABC):
 
     @abstractmethod
     def __call__(self, inputs: Mapping[str, Tensor], precision: Precision, *, parallel: bool) -> list[Tensor]:
-        """Compute the outputs. With `parallel`, several threads call at a time, and each call uses one core.
-
-        Raises:
-            ExportError: The backend cannot compute the function.
-        """
+        """Compute the outputs, or raise ExportError; with `parallel` on one core, as other threads call too."""
 
     def quantise(self, batches: Sequence[Mapping[str, Tensor]]) -> None:
         """Calibrate int8 on batches of inputs, for this process; needed if `Backend.precisions` includes int8."""
@@ -114,31 +107,23 @@ class Backend(ABC):
 
     @abstractmethod
     def check(self, device: str) -> None:
-        """Refuse a type of device ("cpu", "cuda") that it does not compute on, and a missing package.
-
-        Raises:
-            UnsupportedError: The device is not supported.
-            MissingDependencyError: A package is not installed.
-        """
+        """Refuse a type of device ("cpu", "cuda") that it does not compute on, and a missing package (InputError)."""
 
     @abstractmethod
     def compile(self, function: Function) -> Program:
         """Return the program of a function, which may be compiled on its first call."""
 
-    def encoder(self, kind: type[Encoder], model: str | Path, options: Mapping[str, Any]) -> Encoder:
-        """Create the encoder `transformer` for inference; optional: by default torch computes it.
+    def encoder(self, kind: type[Encoder], model: str | Path, **options: Any) -> Encoder:
+        """Create an encoder of a class for inference; optional: by default torch computes its layers.
 
-        `kind` is its class. `retrievalkit_openvino.encoder` has a subclass for any backend.
+        For the encoder `transformer`, `retrievalkit_openvino.encoder` has a subclass for any backend.
         """
         return kind(model, **options)  # type: ignore[call-arg]
 
     def open_queries(self, model: str, identity: object, load: Callable[[], Retriever]) -> QueryEncoder | None:
         """Open a retriever that encodes queries without torch; optional: None if only torch does so.
 
-        Args:
-            model: Folder or name of the model.
-            identity: Fingerprint and options of the retriever, for a cache.
-            load: Loads the retriever with this backend.
+        `identity` (fingerprint and options) is for a cache of what was exported of the retriever that `load` loads.
         """
         del model, identity, load
         return None

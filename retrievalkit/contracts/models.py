@@ -496,18 +496,8 @@ class Encoder(nn.Module, ABC):
     half_only: bool = False
     """True if the layers compute only in bf16 or fp16, as flash attention does; queries then use this format too."""
 
-    @classmethod
-    def compiled(cls, model: str | Path, *, backend: Backend, **options: Any) -> Encoder:
-        """Create an encoder for inference only, computed by a backend; optional."""
-        del backend
-        return cls(model, **options)  # type: ignore[call-arg]
-
     def calibrate(self, batches: Sequence[Batch], layers: Sequence[int]) -> None:
-        """Calibrate int8 on batches like those to encode; optional.
-
-        Raises:
-            UnsupportedError: The encoder does not support int8.
-        """
+        """Calibrate int8 on batches like those to encode; optional, by default refused (UnsupportedError)."""
         del batches, layers
         msg = f"the encoder {type(self).__name__} does not compute in int8 here. Use another --precision."
         raise UnsupportedError(msg)

@@ -16,15 +16,12 @@ AUTO = "RKIT_BACKEND"
 def resolve_backend(name: str, device: str) -> Backend | None:
     """Return the backend that computes an encoder's layers on a type of device; None = torch.
 
-    "auto" is the value of RKIT_BACKEND, else the first automatic backend that is available, else torch.
-
-    Raises:
-        InputError: The backend is unknown, lacks a package, or does not compute on the device.
+    "auto" is the value of RKIT_BACKEND, else the first automatic backend that is available, else torch. A backend that
+    is unknown, lacks a package or does not compute on the device is refused (InputError).
     """
     named = os.environ.get(AUTO, "auto") if name == "auto" else name
     if named in ("auto", "torch"):
-        backends = registry.names("backend") if named == "auto" else ()
-        return next(filter(None, (_automatic(each, device) for each in backends)), None)
+        return _automatic(device) if named == "auto" else None
     try:
         return _checked(named, device)
     except UnknownNameError as error:
@@ -40,13 +37,15 @@ def _checked(name: str, device: str) -> Backend:
     return backend
 
 
-def _automatic(name: str, device: str) -> Backend | None:
-    try:
-        backend = _checked(name, device)
-    except PluginError as error:
-        notices.note(f"Backend '{name}' is not used: {error}", harmless=True)
-    except InputError:  # it is not available
-        pass
-    else:
-        return backend if backend.automatic else None
+def _automatic(device: str) -> Backend | None:
+    for name in registry.names("backend"):
+        try:
+            backend = _checked(name, device)
+        except PluginError as error:
+            notices.note(f"Backend '{name}' is not used: {error}", harmless=True)
+        except InputError:  # it is not available
+            continue
+        else:
+            if backend.automatic:
+                return backend
     return None

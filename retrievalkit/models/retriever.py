@@ -163,7 +163,7 @@ class Retriever(nn.Module):
         kind: Any = registry.get("encoder", encoder["name"])
         options = registry.check_options(f"encoder '{encoder['name']}'", kind, encoder["options"])
         runtime = None if backend is None else resolve_backend(backend, default_device().type)
-        create = kind if runtime is None else partial(kind.compiled, backend=runtime)
+        create = kind if runtime is None else partial(runtime.encoder, kind)
         towers = {name: create(folder, **options) for name, folder in folders.items()}
         first = next(iter(towers.values()))
         module = registry.create("pooler", pooler["name"], first.info, **pooler["options"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +45,13 @@ class _Processors(Backend):
 
         return OpenVinoGraph(function) if self.name == "openvino" else OnnxGraph(function)
 
-    def encoder(self, kind: type[Encoder], model: str | Path, options: Mapping[str, Any]) -> Encoder:
-        """Create an encoder whose layers a graph computes."""
+    def encoder(self, kind: type[Encoder], model: str | Path, **options: Any) -> Encoder:
+        """Create an encoder, whose layers a graph computes if it is `transformer`."""
+        from retrievalkit.contracts.commands import get
         from retrievalkit_openvino.encoder import create_encoder
+
+        if kind is not get("encoder", "transformer"):  # even a subclass may compute other states
+            return super().encoder(kind, model, **options)
 
         return create_encoder(self, kind, model, options)
 

@@ -47,7 +47,7 @@ class CompiledEncoder(Transformer):
     """
 
     def __init__(self, backend: Backend, model: str | Path, **options: Any) -> None:
-        self.backend, self._options = backend, options
+        self.backend, self._compiler, self._options = backend, backend, options
         super().__init__(model, **options)
         self._programs: dict[tuple[object, ...], Program] = {}
 
@@ -67,7 +67,6 @@ class CompiledEncoder(Transformer):
         """Return the backend's program from named arguments of the model to the hidden states of `layers`."""
         key = (*names, *layers)
         if key not in self._programs:
-            assert self.backend is not None
             states, usual = super().states, key == ("input_ids", "attention_mask", self.info.layers)
             function = Function(
                 lambda: self.network,
@@ -77,7 +76,7 @@ class CompiledEncoder(Transformer):
                 folder=Path(self.source) if usual else None,
             )
             # Another thread may have been first: one program, one export.
-            self._programs.setdefault(key, self.backend.compile(function))
+            self._programs.setdefault(key, self._compiler.compile(function))
         return self._programs[key]
 
     def compute(self, batch: Batch, layers: Sequence[int]) -> Mapping[int, Tensor]:

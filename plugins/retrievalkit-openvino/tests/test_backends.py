@@ -59,7 +59,7 @@ def cache(tmp_path_factory):
 def pair(model, needs=None, backend="openvino", **options):
     """Return the compiled encoder and torch's."""
     made = (
-        Transformer.compiled(model, backend=resolve_backend(backend, "cpu"), **options),
+        resolve_backend(backend, "cpu").encoder(Transformer, model, **options),
         Transformer(model, **options),
     )
     for encoder in made:

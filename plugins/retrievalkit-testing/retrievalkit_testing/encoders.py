@@ -16,13 +16,10 @@ import torch
 from retrievalkit import registry
 from retrievalkit.contracts import (
     SIDES,
-    Backend,
     Batch,
     Encoder,
     ExtraTokens,
-    Function,
     Needs,
-    Program,
     Side,
     Text,
     TokenStates,
@@ -398,30 +395,3 @@ def saved(case: EncoderCase) -> None:
 def _weights(folder: Path) -> dict[str, str]:
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix != ".json")
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-class _TorchBackend(Backend):
-    """A backend that leaves encoders to torch."""
-
-    name = "torch"
-
-    def check(self, device: str) -> None:
-        """Compute on any device."""
-
-    def compile(self, function: Function) -> Program:
-        raise NotImplementedError
-
-
-@ENCODERS.property(after=_SOUND)
-def compiled(case: EncoderCase) -> None:
-    """`compiled` returns the same states, on a backend that leaves encoders to torch."""
-    encoder = type(case.encoder).compiled(case.model, backend=_TorchBackend(), **case.options)
-    encoder.prepare(Needs())
-    encoder.eval()
-    for side in SIDES:
-        batch = case.batch(WORDS, side, encoder)
-        same = torch.equal(batch.input_ids, case.batch(WORDS, side).input_ids)
-        expect(same, f"a compiled encoder has other tokens of a {side}", method="compiled")
-        real, problem = batch.attention_mask.bool(), "a compiled encoder has other states"
-        states = case.states(batch, encoder=encoder).last[real]
-        expect_same(problem, states, case.states(batch).last[real], rtol=1e-4, atol=1e-5, method="compiled")

@@ -54,11 +54,7 @@ def after(method, change):
 
 
 class SoundEncoder(Transformer):
-    """A sound encoder, whose compiled form is the plain encoder."""
-
-    @classmethod
-    def compiled(cls, model, *, backend, **options):
-        return cls(model, **options)
+    """A sound encoder."""
 
 
 def mapped(change):
@@ -121,14 +117,6 @@ class SavesTheStart(SoundEncoder):
         Transformer.save(start, folder)
 
 
-class CompiledIsOther(SoundEncoder):
-    @classmethod
-    def compiled(cls, model, *, backend, **options):
-        made = cls(model, **options)
-        made.forward = lambda *one: mapped(lambda states: states * 1.01)["forward"](made, *one)
-        return made
-
-
 def sets_threads(self, batch, layers):
     torch.set_num_threads(torch.get_num_threads() + 1)
     return Transformer.forward(self, batch, layers)
@@ -160,7 +148,6 @@ ENCODERS: list[tuple[Any, ...]] = [
         self, replace(needs, fill_attended=bool(needs.mask_filled)))}),
     ("not_a_number_in_bf16", "gradients", SoundEncoder,
      mapped(lambda one: one * (3e38 if torch.is_autocast_enabled("cpu") else 1.0) * 10 / 10)),
-    ("compiled_is_other", "compiled", CompiledIsOther, {}),
     ("fails_on_empty", "form", SoundEncoder,
      tokenized(lambda title, text: (title, text if text.split()[0] else ""))),
     ("names_too_few", "names_of_tokens", SoundEncoder, {"tokens": after(Transformer.tokens, lambda one: one[1:-1])}),

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShape, Needs, Side, Text, TokenStates
-from retrievalkit.contracts.backends import Backend, model_input
+from retrievalkit.contracts.backends import model_input
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
@@ -162,11 +162,6 @@ class Transformer(Encoder):
         self.lora = {"r": lora_rank, "lora_alpha": lora_alpha, "lora_dropout": lora_dropout} if lora_rank else {}
         self.checkpoint_activations = checkpoint_activations
         self.model: Any = None
-
-    @classmethod
-    def compiled(cls, model: str | Path, *, backend: Backend, **options: Any) -> Encoder:
-        """Create an encoder for inference only, whose layers a backend computes."""
-        return cls(model, **options) if cls is not Transformer else backend.encoder(cls, model, options)
 
     def prepare(self, needs: Needs) -> None:
         """Load the weights, in float32 unless they are frozen, with everything that the pooler needs."""

@@ -6,6 +6,7 @@
     rkit convert pydoc:pandas pandas/                   a whole collection, as a BEIR folder
     rkit convert pydoc:pandas test.tsv --kind qrels     a part of it
     rkit convert notes/ corpus.jsonl --passages 100     a folder of .txt, .md, .html ..., in passages of 100 words
+    rkit convert notes/ corpus.jsonl --model MODEL      in passages that the model reads whole
     rkit convert data parts --parts sentences           sentences as passages, with judgements (`data.passage_parts`)
     rkit convert parts.trec passages.trec --merge-parts     a run: each passage gets the score of its best part
     rkit convert faq.csv faq/ --text-field answer       a custom table
@@ -17,15 +18,15 @@ The kind of data is detected from its keys or columns (`data.kinds`); `kind` set
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from retrievalkit import storage
+from retrievalkit import registry, storage
 from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Place, Reads, command
 from retrievalkit.data import inputs, passage_parts
 from retrievalkit.data.columns import Columns, open_own
@@ -34,11 +35,12 @@ from retrievalkit.data.examples import Examples, against_corpus, check_examples,
 from retrievalkit.data.files import COMPRESSIONS
 from retrievalkit.data.hard_negatives import HardNegatives
 from retrievalkit.data.kinds import KIND_OF_PART, Kind, kind_of
+from retrievalkit.data.passage_parts import Parts, equal_parts, parts_of, windows
 from retrievalkit.data.qrels import Qrels, read_qrels, write_qrels
 from retrievalkit.data.queries import read_queries, write_queries
 from retrievalkit.data.runs import open_run, write_run
 from retrievalkit.data.sources import Part, as_documents, fingerprint, is_folder, open_source
-from retrievalkit.errors import ArtifactError, InputError, OptionError
+from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 
@@ -77,9 +79,11 @@ class OwnFileOptions(FieldOptions):
     """Options for custom files: cutting of documents into passages, and field names of tables.
 
     Args:
-        passages: Cut documents into passages of N words.
-        stride: With passages: start a passage every N words; by default passages do not overlap.
-        by: With passages: the unit of N; by default words.
+        passages: Cut documents into passages of N words, or of up to N tokens of the model.
+        stride: With passages: start a passage every N words; by default passages do not overlap. Of a model: share at
+            most passages - N tokens, a fifth of a passage by default.
+        by: With passages: the unit of N without a model; by default words.
+        model: Cut by tokens of the model that will read the passages, at headings, pages and sentences.
         root: The base folder of the document ids; by default the source. Set it to convert a part of a folder.
     """
 
@@ -88,6 +92,7 @@ class OwnFileOptions(FieldOptions):
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None
     by: Literal["words", "sentences"] | None = None
+    model: Annotated[Any, Reads(inputs.model)] = None
     root: Annotated[Place | None, Flag(metavar="FOLDER")] = None
 
 
@@ -197,21 +202,18 @@ def convert(options: ConvertOptions) -> Converted:
     return Converted(options.output, counts)
 
 
-def cutter(passages: int, stride: int, by: Literal["words", "sentences"] = "words") -> Callable[[str], list[str]]:
-    """Create a function that cuts texts into passages of N words or sentences.
-
-    Raises:
-        OptionError: The stride is longer than a passage.
-    """
-    if stride > passages:
-        msg = f"stride is {stride}, but should be 1 to {passages} (passages), so that no word is lost."
-        raise OptionError(msg)
-    return partial(passage_parts.windows, size=passages, stride=stride, by=by)
-
-
-def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None, dict[str, Any]]:
+def _cutter(options: ConvertOptions) -> tuple[Parts | None, dict[str, Any]]:
     """Return the function that cuts texts, or None, and its options for the manifest."""
-    size, stride, parts = options.passages, options.stride, options.parts
+    size, stride, parts, model = options.passages, options.stride, options.parts, options.model
+    if model is not None:
+        if options.by is not None or parts is not None:
+            msg = "model cuts by its tokens, and by and parts by other units. Set only model, or leave it out."
+            raise OptionError(msg)
+        if "documents" not in registry.names("source"):
+            raise MissingDependencyError("retrievalkit-documents", "cutting by tokens", "'retrievalkit[documents]'")
+        documents: Any = registry.get("source", "documents")
+        by_tokens: tuple[Parts, dict[str, Any]] = documents.cutter(model, size, stride)
+        return by_tokens
     if size is None and (stride is not None or options.by is not None):
         name = "by" if stride is None else "stride"
         msg = f"{name} is set, but passages, to which it applies, is not. Set passages too, or leave {name} out."
@@ -220,16 +222,20 @@ def _cutter(options: ConvertOptions) -> tuple[Callable[[str], list[str]] | None,
         msg = "parts and passages both cut passages. Set one of them; with by=sentences, passages counts sentences."
         raise OptionError(msg)
     if size is not None:
-        stride, by = stride or size, options.by or "words"
-        return cutter(size, stride, by), {"passages": size, "stride": stride, "by": by}
+        step, by = stride or size, options.by or "words"
+        if step > size:
+            msg = f"stride is {step}, but should be 1 to {size} (passages), so that no word is lost."
+            raise OptionError(msg)
+        settings = {"passages": size, "stride": step, "by": by}
+        return lambda passage: parts_of(passage, windows(passage.text, size, step, by)), settings
     if parts is None:
         return None, {}
     if parts == "sentences":
-        return partial(passage_parts.windows, size=1, by="sentences"), {"parts": parts}
+        return lambda passage: parts_of(passage, windows(passage.text, 1, by="sentences")), {"parts": parts}
     if not (parts.isascii() and parts.isdigit() and 2 <= int(parts) <= 1000):
         msg = f"parts is '{parts}', but should be 'sentences' or a number of equal parts, at least 2."
         raise OptionError(msg)
-    return partial(passage_parts.equal_parts, count=int(parts)), {"parts": parts}
+    return lambda passage: parts_of(passage, equal_parts(passage.text, int(parts))), {"parts": parts}
 
 
 @dataclass(frozen=True)
@@ -240,7 +246,7 @@ class _Reader:
     split: str | None
     corpus: Any
     columns: Columns | None
-    cut: Callable[[str], list[str]] | None
+    cut: Parts | None
     merge: bool
 
     def judgements(self) -> Qrels:
@@ -265,14 +271,14 @@ class _Reader:
             examples = replace(against_corpus(examples, known), passages={})
             return passage_parts.examples_of_parts(examples, self._parts_in(known))
         check_examples(examples, None)
-        parts = {passage.id: passage_parts.parts_of(passage, self.cut) for passage in examples.passages.values()}
+        parts = {passage.id: self.cut(passage) for passage in examples.passages.values()}
         passages = {part.id: part for group in parts.values() for part in group}
         return passage_parts.examples_of_parts(replace(examples, passages=passages), parts.__getitem__)
 
-    def _parts_in(self, corpus: Corpus) -> passage_parts.Parts:
+    def _parts_in(self, corpus: Corpus) -> passage_parts.PartsOf:
         cut = self.cut
         assert cut is not None
-        return lru_cache(_CACHED)(lambda document: passage_parts.parts_of(corpus.get(document), cut))
+        return lru_cache(_CACHED)(lambda document: cut(corpus.get(document)))
 
     def _place_of(self, part: Part) -> Any:
         """Return the address of the passages or queries: the corpus option, or the source."""
@@ -300,7 +306,7 @@ def _write(kind: Kind, reader: _Reader, path: Path, form: Any = None) -> dict[st
         raise OptionError(msg)
     if kind == "corpus":
         cut, passages = reader.cut, open_own(reader.source, reader.columns)
-        parts = passages if cut is None else (part for whole in passages for part in passage_parts.parts_of(whole, cut))
+        parts = passages if cut is None else (part for whole in passages for part in cut(whole))
         return {"passages": write_corpus(path, parts)}
     if kind == "queries":
         return {"queries": write_queries(path, read_queries(reader.source, reader.split))}

@@ -28,7 +28,10 @@ from retrievalkit.reporting.notices import Blanks
 from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
-_CUT = "cut"
+_CUT, _OUTLINE = "cut", "outline"
+_CUT_TYPES = {"document": str, "gap": str, "heading": str} | dict.fromkeys(
+    ("number", "of", "start", "header", "page"), int
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +39,43 @@ class Cut:
     """The record that rkit cut a passage from a document: it is passage `number` of `of`, with the id DOCUMENT#NUMBER.
 
     A passage without this record is a document of its own, whatever its id looks like.
+
+    Attributes:
+        start: Its position in the document, in characters; None if unknown, as in records of earlier versions.
+        gap: The white space before it that no passage contains.
+        header: Length of a table's header at its beginning, which is repeated from an earlier passage.
+        heading: The headings above it: "Guide > Install".
+        page: Number of its page, slide or sheet, from 1.
     """
 
     document: str
     number: int
     of: int
+    start: int | None = None
+    gap: str = ""
+    header: int = 0
+    heading: str = ""
+    page: int | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its values, except for unknown and empty ones."""
+        return {name: value for name, value in asdict(self).items() if value or (name == "start" and value is not None)}
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage of a corpus; `fields` are metadata, see `data.fields`."""
+    """A passage of a corpus; `fields` are metadata, see `data.fields`.
+
+    A source of whole documents may add an outline: `place(position)` returns the headings and the page there.
+    """
 
     id: str
     title: str
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
     cut: Cut | None = None
+    outline: Any = field(default=None, compare=False, repr=False)
 
     @property
     def content(self) -> Text:
@@ -271,7 +295,7 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages as BEIR JSON lines; returns their number."""
     rows = (
         {"_id": passage.id, "title": passage.title, "text": passage.text, "metadata": passage.fields}
-        | ({} if passage.cut is None else {_CUT: asdict(passage.cut)})
+        | ({} if passage.cut is None else {_CUT: passage.cut.record})
         for passage in passages
     )
     return files.write_jsonl(path, ({name: value for name, value in row.items() if value != {}} for row in rows))
@@ -313,19 +337,22 @@ def passage_with(record: Record, left_out: LeftOut) -> Passage:
         text = record.text(texted)
     identifier = record.identifier(name)
     cut = cut_of(record, identifier)
-    known = (name, titled, texted, "contents", *([_CUT] if cut else []))
-    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut)
+    outline = fields.get(_OUTLINE) if hasattr(fields.get(_OUTLINE), "place") else None  # not a value of JSON
+    known = (name, titled, texted, "contents", *([_CUT] if cut else []), *([_OUTLINE] if outline else []))
+    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut, outline)
 
 
 def cut_of(record: Record, identifier: str) -> Cut | None:
     """Return the record of the document that a passage was cut from; None if it has none."""
     value = record.fields.get(_CUT)
-    if not isinstance(value, Mapping) or {*value} != {*Cut.__slots__} or value["document"] is None:
+    known = {name: part for name, part in value.items() if part is not None} if isinstance(value, Mapping) else {}
+    if not {*_CUT_TYPES} >= {*known} >= {"document", "number", "of"}:
         return None
-    cut = Cut(**value)
+    cut = Cut(**known)
     # By type, because True is an int too.
-    fits = [type(part) for part in (cut.document, cut.number, cut.of)] == [str, int, int]
-    if fits and cut.document and 1 <= cut.number <= cut.of and identifier == f"{cut.document}#{cut.number}":
+    fits = all(type(part) is _CUT_TYPES[name] for name, part in known.items())
+    fits = fits and bool(cut.document) and 1 <= cut.number <= cut.of and min(cut.start or 0, cut.header) >= 0
+    if fits and identifier == f"{cut.document}#{cut.number}":
         return cut
     msg = f"'cut' is {shown(value)}, but the id is '{identifier}'. Passage 'number' of the 'of' passages of 'document' "
     msg += "has the id DOCUMENT#NUMBER: change both, or remove 'cut'."

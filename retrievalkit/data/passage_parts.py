@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import fsum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,7 +39,6 @@ _MARKS = "\u0e30-\u0e3a\u0e45-\u0e4e"  # vowels and tones after a letter of Thai
 _REST = rf"[^\w\s{_LETTERS}]*"  # punctuation after a sign
 _WORD = re.compile(rf"[{_SIGNS}]{_REST}|(?:[{_LETTERS}][{_MARKS}]*){{1,4}}{_REST}|[^\s{_SIGNS}{_LETTERS}]+")
 """Words; in scripts without spaces, a sign, or four letters, in place of a word."""
-_UNSPACED = re.compile(rf"[{_SIGNS}{_LETTERS}\u3000-\u303f\uff00-\uffef]")
 _PARENTS = 4  # of COLLECTION/dense/segments/corpus-0001.jsonl
 _PART = re.compile(r"(.+)#([1-9][0-9]{0,15})", re.DOTALL)
 DOCUMENTS = "documents.json"
@@ -50,16 +49,33 @@ _MOST_BYTES = 1 << 32
 
 DocumentScore = Literal["best", "sum"]
 
-Parts = Callable[[str], Sequence[Passage]]
+PartsOf = Callable[[str], Sequence[Passage]]
 """The id of a passage -> its parts."""
 
 
-def windows(text: str, size: int, stride: int | None = None, by: Literal["words", "sentences"] = "words") -> list[str]:
+class Part(NamedTuple):
+    """A part of a text: start, end, and the header of its table if it begins with a later row."""
+
+    start: int
+    end: int
+    header: str = ""
+
+
+Parts = Callable[[Passage], list[Passage]]
+"""A passage -> the passages that it is cut into, see `parts_of`."""
+
+
+def words_in(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each word; in scripts without spaces, of each sign, or of up to four letters."""
+    return [word.span() for word in _WORD.finditer(text)]
+
+
+def windows(text: str, size: int, stride: int | None = None, by: Literal["words", "sentences"] = "words") -> list[Part]:
     """Cut a text into windows of `size` words or sentences, starting every `stride` (None = `size`).
 
     The last window ends with the text and may be shorter; a blank text has no windows.
     """
-    spans = [word.span() for word in _WORD.finditer(text)]
+    spans = words_in(text)
     if by == "sentences":
         ends = sentence_ends(text)
         cut = ((text[start:end].strip(), start) for start, end in zip([0, *ends], ends, strict=False))
@@ -67,24 +83,32 @@ def windows(text: str, size: int, stride: int | None = None, by: Literal["words"
     step = stride or size
     # The last window is the first to reach the end of the text.
     firsts = range(0, max(len(spans) - size + step, min(len(spans), 1)), step)
-    return [text[spans[a][0] : spans[min(a + size, len(spans)) - 1][1]] for a in firsts]
+    return [Part(spans[a][0], spans[min(a + size, len(spans)) - 1][1]) for a in firsts]
 
 
-def equal_parts(text: str, count: int) -> list[str]:
+def equal_parts(text: str, count: int) -> list[Part]:
     """Cut a text into parts whose word counts differ by at most one; fewer than `count` if it has fewer words."""
-    words = [match.span() for match in _WORD.finditer(text)]
+    words = words_in(text)
     count = min(count, len(words))
     firsts = [number * len(words) // count for number in range(count + 1)] if count else []
-    return [text[words[a][0] : words[b - 1][1]] for a, b in pairwise(firsts)]
+    return [Part(words[a][0], words[b - 1][1]) for a, b in pairwise(firsts)]
 
 
-def parts_of(passage: Passage, cut: Callable[[str], list[str]]) -> list[Passage]:
-    """Return the parts of a passage; a passage without text is its own part."""
-    texts = cut(passage.text) or [""]
-    return [
-        replace(passage, id=f"{passage.id}#{number}", text=text, cut=Cut(passage.id, number, len(texts)))
-        for number, text in enumerate(texts, 1)
-    ]
+def parts_of(passage: Passage, parts: Iterable[Part]) -> list[Passage]:
+    """Return the parts of a passage, whose records restore its text; a passage without text is its own part."""
+    text, above = passage.text, passage.cut or Cut(passage.id, 1, 1)
+    parts = list(parts) or [Part(0, len(text))]
+    if not text[parts[-1].end :].strip():
+        parts[-1] = parts[-1]._replace(end=len(text))
+    ends = (0, *(part.end for part in parts))
+    passages = []
+    for number, (end, part) in enumerate(zip(ends, parts, strict=False), 1):
+        outline = passage.outline
+        heading, page = (above.heading, above.page) if outline is None else outline.place(part.start)
+        own = Cut(passage.id, number, len(parts), part.start, text[end : part.start], len(part.header), heading, page)
+        within = part.header + text[part.start : part.end]
+        passages.append(replace(passage, id=f"{passage.id}#{number}", text=within, cut=own, outline=None))
+    return passages
 
 
 def part_of(identifier: str, documents: Mapping[str, int]) -> tuple[str, int] | None:
@@ -133,7 +157,7 @@ def _relevant(parts: Sequence[Passage], answers: Sequence[str]) -> Sequence[Pass
     return [part for part in parts if answers and matcher.matches(part.text)] or parts
 
 
-def judged_parts(qrels: Qrels, parts: Parts, answers: Mapping[str, Sequence[str]]) -> Qrels:
+def judged_parts(qrels: Qrels, parts: PartsOf, answers: Mapping[str, Sequence[str]]) -> Qrels:
     """Return the judgements of the parts."""
     return {
         query: {
@@ -145,7 +169,7 @@ def judged_parts(qrels: Qrels, parts: Parts, answers: Mapping[str, Sequence[str]
     }
 
 
-def examples_of_parts(examples: Examples, parts: Parts) -> Examples:
+def examples_of_parts(examples: Examples, parts: PartsOf) -> Examples:
     """Return the examples with parts in place of their documents."""
     if scored := sum(row.teacher is not None for row in examples.rows):
         notices.note(f"Dropped the teacher scores of {scored:,} examples: they belong to whole passages, not to parts.")
@@ -222,6 +246,7 @@ class Document:
         title: The title of its passages.
         text: The texts of its passages in order, without repeating overlaps.
         passages: Passage id -> start and end in the text.
+        cuts: Passage id -> the record of the cut, with heading and page; empty for a document that was not cut.
         file: The document's file, if the corpus is a folder of documents, or was converted from one.
     """
 
@@ -229,6 +254,7 @@ class Document:
     title: str
     text: str
     passages: Mapping[str, tuple[int, int]]
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
     file: Path | None = None
 
 
@@ -249,55 +275,46 @@ def open_document(corpus: Corpus, document: str) -> Document | None:
     passages = list(corpus.find([document]).values()) or passages_of(corpus, document)
     if not passages:
         return None
-    root, shared = _origin(corpus.source)
-    text, starts = joined([passage.text for passage in passages], shared)
-    spans = {passage.id: (start, start + len(passage.text)) for passage, start in zip(passages, starts, strict=True)}
+    root = _root(corpus.source)
+    text, spans = joined(passages)
+    cuts = {passage.id: passage.cut for passage in passages if passage.cut is not None}
     # The id of a table row is the table's path and the row's own id.
     files = [] if root is None else [root / document, (root / document).parent]
     file = next((file for file in files if file.is_file()), None)
-    return Document(document, passages[0].title, text, spans, file)
+    return Document(document, passages[0].title, text, spans, cuts, file)
 
 
-def joined(texts: Sequence[str], shared: int | None = None) -> tuple[str, list[int]]:
-    """Join consecutive passages; returns the text and the start of each passage in it.
+def joined(passages: Sequence[Passage]) -> tuple[str, dict[str, tuple[int, int]]]:
+    """Join consecutive passages of a document; returns its text, and the start and end of each passage in it.
 
-    Args:
-        texts: The passages.
-        shared: The number of words that each passage shares with the next; None = detected: passages overlap if each
-            begins with whole words that end the previous one. Otherwise a space separates them, if the script has any.
+    Shared text is not repeated. A space precedes passages whose record has no start, or whose predecessor is missing.
     """
-    sizes = [_overlap(before, after, shared) for before, after in pairwise(texts)]
-    if shared is None and not all(sizes):
-        sizes = [0] * len(sizes)
-    gaps = (
-        "" if _UNSPACED.match(before[-1:]) and _UNSPACED.match(after[:1]) else " " for before, after in pairwise(texts)
-    )
-    rests = [text[size:] if size else gap + text for gap, text, size in zip(gaps, texts[1:], sizes, strict=True)]
-    ends = accumulate(map(len, rests), initial=len(texts[0]))
-    return texts[0] + "".join(rests), [end - len(text) for end, text in zip(ends, texts, strict=True)]
+    text, end = "", 0
+    spans: dict[str, tuple[int, int]] = {}
+    for passage in passages:
+        cut = passage.cut or Cut(passage.id, 1, 1, 0)
+        if not spans and cut.number > 1:
+            end = cut.start or 0
+        own = passage.text[cut.header :]
+        start = cut.start if cut.start is not None else end + bool(spans)
+        if start > end:
+            text += cut.gap or " "
+        shared = max(0, end - start)
+        spans[passage.id] = (len(text) - shared, len(text) - shared + len(own))
+        text, end = text + own[shared:], max(end, start + len(own))
+    return text, spans
 
 
-def _overlap(before: str, after: str, shared: int | None) -> int:
-    """Return the number of characters shared by the end of a passage and the start of the next."""
-    starts = [word.start() for word in _WORD.finditer(before)]
-    candidates = starts[1:] if shared is None else starts[len(starts) - shared :][:1]
-    sizes = (len(before) - start for start in candidates if after.startswith(before[start:]))
-    ends = {word.end() for word in _WORD.finditer(after)}
-    return next((size for size in sizes if size in ends), 0)
-
-
-def _origin(source: object) -> tuple[Path | None, int | None]:
-    """Return the folder of a corpus's documents, and the number of words shared by consecutive passages, if known."""
+def _root(source: object) -> Path | None:
+    """Return the folder of a corpus's documents, if known."""
     if not isinstance(source, str):  # passages in memory
-        return None, None
+        return None
     if split_prefix(source)[0] == "documents":
-        return open_source(source).root, None
+        return open_source(source).root
     folders = [Path(source), *Path(source).parents][:_PARENTS]
     collection = next((folder for folder in folders if storage.kind_of(folder) == "collection"), None)
     if collection is None:
-        return None, None
+        return None
     manifest = storage.read_manifest(collection)
-    options = manifest.get("options", {})
-    root = options.get("root") or manifest.get("inputs", {}).get("folder", {}).get("path")
-    by_words = "passages" in options and options.get("by", "words") == "words"
-    return None if root is None else Path(root), options["passages"] - options["stride"] if by_words else None
+    root = manifest.get("options", {}).get("root") or manifest.get("inputs", {}).get("folder", {}).get("path")
+    return None if root is None else Path(root)

@@ -137,8 +137,8 @@ class _Index:
         self.opened = open_index(folder)
         self.folder, self.manifest, self.indexer = folder, dict(self.opened.manifest), self.opened.indexer
         self.segments = [(segment, segment.deleted_ids(folder)) for segment in segments_of(self.manifest)]
-        # Texts with changed fields only: id -> new fields.
-        self.relabelled: dict[str, Mapping[str, Value]] = {}
+        # Texts whose fields or place in a document changed, by id.
+        self.relabelled: dict[str, Passage] = {}
         self.mirrored: Corpus | None = None  # with `mirror`: all texts of the index after the change
         # Documents that were cut into texts of the index before and after the change -> number of their passages.
         self.documents = dict(self.opened.documents)
@@ -164,13 +164,14 @@ class _Index:
     def recorded(self, text: Passage) -> Passage:
         """Return a text of the changed index with the record of its document."""
         part = part_of(text.id, self.documents)
-        return replace(text, cut=None if part is None else Cut(*part, self.documents[part[0]]))
+        return replace(text, cut=part and replace(text.cut or Cut(*part, 0), of=self.documents[part[0]]))
 
     def left(self, removed: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
         """Yield the id and fields of each remaining text."""
         table = self.opened.fields
         rows = ((name, dict[str, Value]()) for name in self.digests) if table is None else table.rows()
-        return ((name, self.relabelled.get(name, fields)) for name, fields in rows if name not in removed)
+        changed = {name: text.fields for name, text in self.relabelled.items()}
+        return ((name, changed.get(name, fields)) for name, fields in rows if name not in removed)
 
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
@@ -203,7 +204,8 @@ def _add_and_delete(
     input_ids: list[str] = []
     input_documents: dict[str, int] = {}
     added: list[str] = []
-    labels = {} if index.corpus is None else {text.id: _label(text.fields) for text in index.corpus if text.fields}
+    texts_before = () if index.corpus is None else index.corpus
+    labels = {text.id: _label(text) for text in texts_before if text.fields or text.cut}
     vectors, texts = None, None
     if add is not None and storage.kind_of(add) == "vectors":
         if not index.opened.needs_encoding:
@@ -226,8 +228,8 @@ def _add_and_delete(
                 if digests.get(passage.id) != _digest(passage) or passage.id in to_delete:
                     added.append(passage.id)
                     yield passage
-                elif labels.get(passage.id, _label({})) != _label(passage.fields):
-                    index.relabelled[passage.id] = passage.fields
+                elif labels.get(passage.id, _label(Passage("", "", ""))) != _label(passage):
+                    index.relabelled[passage.id] = passage
 
         write_corpus(work / "texts.jsonl", differing())
         if added:
@@ -541,7 +543,7 @@ def _commit(
     if passages is None and index.corpus is not None and (texts is not None or not added):
         ids = set(added)
         remaining = (passage for passage in index.corpus if passage.id not in removed)
-        remaining = (replace(text, fields=index.relabelled.get(text.id, text.fields)) for text in remaining)
+        remaining = (index.relabelled.get(text.id, text) for text in remaining)
         new = (passage for passage in (texts or ()) if passage.id in ids)
         passages = itertools.chain(remaining, new)
     if passages is not None:
@@ -595,5 +597,7 @@ def _digest(passage: Passage) -> bytes:
     return hashlib.blake2b(json.dumps([passage.title, passage.text]).encode(), digest_size=16).digest()
 
 
-def _label(fields: Mapping[str, Value]) -> bytes:
-    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).digest()
+def _label(text: Passage) -> bytes:
+    place = None if text.cut is None or text.cut.start is None else {**text.cut.record, "of": 0}
+    label = [text.fields, place]
+    return hashlib.blake2b(json.dumps(label, sort_keys=True).encode(), digest_size=8).digest()

@@ -94,6 +94,8 @@ class DescribedHit:
         found: The explanation by each index.
         text: The whole text.
         fields: The metadata fields of its passage.
+        heading: The headings above its passage: "Guide > Install"; "" if there are none.
+        page: Number of the page, slide or sheet of its passage, from 1.
         passages: The document's matching passages, best first; empty if the hit is a passage.
     """
 
@@ -106,6 +108,8 @@ class DescribedHit:
     found: tuple[Found, ...] = ()
     text: str = ""
     fields: Mapping[str, Value] = field(default_factory=dict)
+    heading: str = ""
+    page: int | None = None
     passages: tuple[DescribedHit, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -113,9 +117,15 @@ class DescribedHit:
         named = {name: _short(getattr(self, name)) for name in ("rank", "score", "id", "title", "snippet")}
         matched = [self.snippet[start:end] for start, end in self.matches]
         reasons = [reason.to_json() for reason in self.found]
-        fields = {"fields": dict(self.fields)} if self.fields else {}
+        optional = {"fields": dict(self.fields), "heading": self.heading, "page": self.page}
         passages = {"passages": [passage.to_json() for passage in self.passages]} if self.passages else {}
-        return {**named, **fields, "matches": matched, "found": reasons, **passages}
+        known = {name: value for name, value in optional.items() if value}
+        return {**named, **known, "matches": matched, "found": reasons, **passages}
+
+    @property
+    def place(self) -> str:
+        """Heading and page as a text; "" if unknown."""
+        return ", ".join(filter(None, (self.heading, "" if self.page is None else f"page {self.page}")))
 
 
 def _short(value: Any) -> Any:
@@ -137,8 +147,9 @@ def describe_hits(
         marked = matches(text, query, terms)
         if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
             text = snippet(passage.text, nearest)
+        place = () if passage.cut is None else (passage.cut.heading, passage.cut.page)
         details = (passage.title, text, marked, tuple(reasons), passage.text, passage.fields)
-        yield DescribedHit(rank, score, document_id, *details)
+        yield DescribedHit(rank, score, document_id, *details, *place)
 
 
 def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], indexes: Sequence[str]) -> None:
@@ -175,12 +186,14 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
             shown, last = Text(), 0
             if hit.passages:
                 shown.append(f"{printable(text.id.removeprefix(hit.id).replace('#', 'passage '))}  ", style="cyan")
+            if text.place:
+                shown.append(f"{printable(text.place)}  ", style="magenta")
             for start, end in text.matches:
                 shown.append(printable(text.snippet[last:start]))
                 shown.append(printable(text.snippet[start:end]), style="bold yellow")
                 last = end
             shown.append(printable(text.snippet[last:]))
-            lines += [shown] if text.snippet else []
+            lines += [shown] if shown else []
             for parts in _reasons(text):
                 styled = zip(parts, ("green", "default", "dim"), strict=True)
                 lines.append(Text.assemble(*((part, style) for part, style in styled if part)))

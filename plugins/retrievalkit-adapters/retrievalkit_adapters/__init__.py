@@ -79,12 +79,13 @@ def note_blank(count: int, among: int) -> None:
 
 
 def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:
-    """Return the metadata of a hit: fields, title and id, and with `explain` rank, score and the reasons for it.
+    """Return the metadata of a hit: fields, place, title and id, with `explain` rank, score and the reasons for it.
 
     Without `explain` a passage has the same metadata for every query: toolkits drop duplicates by it.
     """
     why = {"rank": hit.rank, "score": hit.score, "why": list(hit.why)} if explain else {}
-    return {**hit.fields, "title": hit.title, "id": hit.id, **why}
+    place = {name: value for name, value in (("heading", hit.heading), ("page", hit.page)) if value}
+    return {**hit.fields, **place, "title": hit.title, "id": hit.id, **why}
 
 
 def missing(package: str, toolkit: str) -> MissingDependencyError:

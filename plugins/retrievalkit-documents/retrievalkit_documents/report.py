@@ -31,6 +31,8 @@ class Synced:
         removed: Number of passages removed.
         unchanged: Number of unchanged passages.
         encoded: Number of texts encoded.
+        lost: Number of tokens of the files read that the model does not read: 0, unless a letter has too many; None for
+            a text index.
         seconds: Duration.
     """
 
@@ -46,6 +48,7 @@ class Synced:
     removed: int = 0
     unchanged: int = 0
     encoded: int = 0
+    lost: int | None = None
     seconds: float = 0.0
 
     def count(self, added: int, changed: int, removed: int, unchanged: int, encoded: int) -> None:
@@ -62,7 +65,8 @@ class Synced:
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         documents, passages = vars(self.documents), ("added", "changed", "removed", "unchanged")
-        counts: dict[str, Any] = {"passages": {name: getattr(self, name) for name in passages}, "encoded": self.encoded}
+        counts: dict[str, Any] = {"passages": {name: getattr(self, name) for name in passages}}
+        counts |= {"encoded": self.encoded, "tokens_cut": self.lost}
         return {
             "index": self.index,
             "folder": self.folder,
@@ -89,7 +93,8 @@ class Synced:
             names = ("added", "changed", "removed", "unchanged")
             kinds = [f"{value:,} {name}" for name in names if (value := getattr(self, name))]
             rows["passages"] = ", ".join(kinds)
-            rows["encoded"] = counted(self.encoded, "texts")
+            lost = "" if self.lost is None else f", {counted(self.lost, 'tokens')} cut"
+            rows["encoded"] = f"{counted(self.encoded, 'texts')}{lost}"
         rows["seconds"] = f"{self.seconds:.1f}"
         if self.left:
             rows["not read"] = counts_of(self.left)

@@ -18,6 +18,7 @@ from retrievalkit.data import files
 from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.reporting import notices
+from retrievalkit_documents.cutting import Cutter, cutter, outline_of
 from retrievalkit_documents.listing import documents_below, identifier_of
 from retrievalkit_documents.readers import CODE, READERS
 from retrievalkit_documents.text import Document
@@ -65,6 +66,15 @@ class Documents(Source):
             raise OptionError(msg)
         return f"documents:{root}/./{inside}"
 
+    @staticmethod
+    def cutter(model: Any, passages: int | None, stride: int | None) -> tuple[Cutter, dict[str, Any]]:
+        """Return a function that cuts texts by tokens of a model, and its settings for a manifest."""
+        from retrievalkit.contracts.commands import open_retriever  # imports models
+
+        retriever = open_retriever(model)
+        cut = cutter(passages, stride, retriever)
+        return cut, cut.settings | {"tokenizer": retriever.fingerprint}
+
     def passages(self) -> Iterator[dict[str, Any]]:
         """Yield the documents, by path."""
         unread: dict[str, list[str]] = {}
@@ -79,7 +89,8 @@ class Documents(Source):
                 left.setdefault(kind, []).append(number)
             title = document.title or PurePosixPath(identifier).stem
             metadata = {"metadata": document.fields} if document.fields else {}
-            yield {"id": identifier, "title": title, "text": document.text.strip(), **metadata}
+            outline = outline_of(document)
+            yield {"id": identifier, "title": title, "text": document.text, "outline": outline, **metadata}
         if not count:
             msg = f"no document can be read: {files.grouped(unread)}. Give documents with text in them."
             raise DataError(msg, file=self.path)

@@ -40,6 +40,7 @@ class Document:
         fields: Metadata, such as front matter.
         headings: Start in the text, level from 1, and words of each heading.
         pages: Start in the text of each page, slide or sheet.
+        blocks: Start, end, and end of the header of each block of code, which has no header, and table.
         left: Content that is not in the text, and guesses: kind, such as "images" -> count.
     """
 
@@ -48,6 +49,7 @@ class Document:
     fields: dict[str, Any] = field(default_factory=dict)
     headings: list[tuple[int, int, str]] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
+    blocks: list[tuple[int, int, int]] = field(default_factory=list)
     left: dict[str, int] = field(default_factory=dict)
 
 
@@ -70,6 +72,9 @@ class Text:
         self._headings: list[tuple[int, int, int]] = []  # first piece, level, piece after the last
         self._pages: list[int] = []
         self._asides: list[tuple[int, int]] = []
+        self._code: list[list[int]] = []  # first piece, piece after the last
+        self._rows: list[list[int]] = []
+        self._line = self._cell = 0  # first piece of the line, and of the cell
 
     def add(self, words: str) -> None:
         """Add words; white space in them, and at their ends, becomes a space."""
@@ -83,10 +88,16 @@ class Text:
         if words[-1].isspace():
             self.space()
 
-    def keep(self, text: str) -> None:
+    def keep(self, text: str, *, code: bool = True) -> None:
         """Add preformatted text, with its lines and indentation."""
-        if text:
-            self._write(text)
+        if not text:
+            return
+        first = len(self._pieces)
+        if code and self._code and self._code[-1][1] == first and not self._gap:
+            self._code[-1][1] = first + 1
+        elif code:
+            self._code.append([first, first + 1])
+        self._write(text)
 
     def space(self) -> None:
         """Separate the next words by a space, unless they are separated already."""
@@ -97,9 +108,21 @@ class Text:
         if _WORD_END.search("".join(self._pieces[-4:])[-8:]):
             self.space()
 
+    def row(self) -> None:
+        """Start a table row."""
+        self.start()
+        self._cell = len(self._pieces)
+
     def cell(self) -> None:
-        """End a cell of a table row."""
-        self._gap = _CELL
+        """End a cell of a table row; an empty cell at the start of a row does not join it to the row before."""
+        end = len(self._pieces)
+        if end > self._cell or not self._gap:
+            self._gap = _CELL
+        if end > self._line and self._rows and self._rows[-1][0] == self._line:
+            self._rows[-1][1] = end
+        elif end > max(self._line, self._cell):
+            self._rows.append([self._line, end])
+        self._cell = end
 
     def start(self) -> None:
         """Start a block on a new line, or the first block of a cell in its row."""
@@ -143,6 +166,8 @@ class Text:
             self._asides.append((start, len(self._pieces)))
 
     def _write(self, piece: str) -> None:
+        if self._gap == "\n":
+            self._line = len(self._pieces)
         self._pieces.append(self._gap + piece if self._pieces else piece)
         self._gap = ""
         self._size += len(piece)
@@ -157,8 +182,14 @@ class Text:
         if 2 * sum(sizes) <= self._size:
             for start, end in self._asides:
                 pieces[start:end] = [""] * (end - start)
-        places = (place for start, _, end in self._headings for place in (start, end))
-        marks = sorted({0, len(pieces), *self._pages, *places})
+        blocks = [(start, end, start) for start, end in self._code]
+        for row in self._rows:
+            if blocks and blocks[-1][2] > blocks[-1][0] and blocks[-1][1] == row[0]:
+                blocks[-1] = (blocks[-1][0], row[1], blocks[-1][2])
+            else:
+                blocks.append((row[0], row[1], row[1]))
+        headings = (place for start, _, end in self._headings for place in (start, end))
+        marks = sorted({0, len(pieces), *self._pages, *headings, *(place for block in blocks for place in block)})
         texts, starts, length = list[str](), dict[int, int](), 0
         for first, last in pairwise(marks):
             text = _tidy(form_of("".join(pieces[first:last])))
@@ -168,16 +199,27 @@ class Text:
             length += len(text)
         starts[len(pieces)] = length
         whole = "".join(texts)
-        headings = [
+        located = [
             (starts[start], level, " ".join(whole[starts[start] : starts[end]].split()))
             for start, level, end in self._headings
         ]
-        headings = [heading for heading in headings if heading[2]]
-        highest = min((level for _, level, _ in headings), default=0)
-        first_heading = next((words for _, level, words in headings if level == highest), "")
+        located = [heading for heading in located if heading[2]]
+        highest = min((level for _, level, _ in located), default=0)
+        first_heading = next((words for _, level, words in located if level == highest), "")
         title = " ".join(form_of(title).split()) or first_heading
         pages = [starts[page] for page in self._pages]
-        return Document(title, whole.rstrip(), fields or {}, headings, pages, self.left)
+        located_blocks = [(starts[start], starts[end], starts[header]) for start, end, header in blocks]
+        located_blocks.sort(key=lambda block: (block[0], -block[1]))  # a table before the code in its first cell
+        spans = [(start, _end(whole, start, end), _end(whole, start, header)) for start, end, header in located_blocks]
+        spans = [span for span in spans if span[0] < span[1]]
+        return Document(title, whole.rstrip(), fields or {}, located, pages, spans, self.left)
+
+
+def _end(text: str, start: int, end: int) -> int:
+    """Return the end of a part of a text without white space."""
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return end
 
 
 def _tidy(text: str) -> str:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from retrievalkit_documents.readers import READERS, ending_of
+from retrievalkit_documents.readers import CODE, READERS, ending_of
 from retrievalkit_documents.text import DAMAGED_PARTS, Document, UnreadableError
 
 MEMORY = 3 << 28
@@ -104,6 +104,8 @@ def read(path: str, ending: str) -> Document:
         module, _, name = READERS[ending_of(stream, ending)].partition(":")
         reader = getattr(importlib.import_module(f"retrievalkit_documents.readers.{module}"), name)
         document: Document = reader(stream)
+    if ending in CODE:
+        document.blocks = [(0, len(document.text), 0)]
     if not document.text.strip():
         if DAMAGED_PARTS in document.left:
             raise UnreadableError(DAMAGED)

@@ -83,7 +83,7 @@ def test_a_file_that_is_replaced_by_one_of_the_same_size_and_time_is_read(sync, 
 
 def test_rows_of_tables_are_documents(sync, docs, tmp_path):
     """Tables with an id column or ids by content, passages of long rows, and named fields."""
-    (docs / "faq.csv").write_text("question,answer,id\nHow to pay?,By card,r1\nRefunds?," + "word " * 150 + ",r2\n")
+    (docs / "faq.csv").write_text("question,answer,id\nHow to pay?,By card,r1\nRefunds?," + "word " * 30 + ",r2\n")
     (docs / "lines.jsonl").write_text(json.dumps({"text": "without an id"}) + "\n")
     sync("--text-field", "answer", "--title-field", "question", "--passages", "100")
     held = passages(tmp_path / "index" / "dense")
@@ -276,7 +276,7 @@ def test_an_index_that_was_built_before_is_synced(docs, tiny_model, tmp_path):
     rkit("encode", tiny_model, tmp_path / "corpus.jsonl", "--output", tmp_path / "vectors")
     rkit("index", tmp_path / "vectors", "--indexer", "faiss", "--output", tmp_path / "index")
     words = ("sync", docs, tmp_path / "index", "--json")
-    first, second = (json.loads(rkit(*words, *more))[0] for more in (("--passages", 20), ()))
+    first, second = (json.loads(rkit(*words, *more))[0] for more in (("--passages", 60), ()))
     assert first["passages"] == {"added": 0, "changed": 5, "removed": 0, "unchanged": 0}
     assert second["read"] == 0
     (docs / "rome.txt").unlink()

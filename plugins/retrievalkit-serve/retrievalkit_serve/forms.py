@@ -170,6 +170,8 @@ class PassageBody(BaseModel):
     title: str
     snippet: str
     fields: dict[str, _Scalar | list[_Scalar]] = Field({}, description="Metadata of the passage.")
+    heading: str = Field("", description='Headings above the passage: "Guide > Install"; omitted if there are none.')
+    page: int | None = Field(None, description="Page, slide or sheet of the passage, from 1; omitted if unknown.")
     spans: list[Span] = Field(description="Positions of matching words in the snippet, in characters.")
     matches: list[str]
     why: list[str] = Field(description="Explanations as sentences.")
@@ -213,6 +215,8 @@ class PlacedPassage(BaseModel):
     id: str
     start: int
     end: int
+    heading: str = Field("", description='Headings above the passage: "Guide > Install".')
+    page: int | None = Field(None, description="Page, slide or sheet of the passage, from 1; null if unknown.")
 
 
 class DocumentBody(BaseModel):

@@ -46,7 +46,7 @@ class QueryForm(forms.Form):
 
 
 class Search(QueryForm):
-    """Search the documents. Returns the best hits, each with its id, title, matching snippet, score and explanation."""
+    """Search the documents. Returns the best hits: id, title, heading, page, snippet, score and explanation."""
 
     k: forms.WrittenCount = Field(10, description="Number of hits to return.")
     filter: str | None = Field(None, description=forms.FILTER)

@@ -156,7 +156,11 @@ class Service:
         with self.batcher.admitted():
             document = await asyncio.to_thread(self.collection.document, form.id)
             spans = await asyncio.to_thread(matches, document.text, form.query) if form.query.strip() else ()
-        passages = [{"id": name, "start": start, "end": end} for name, (start, end) in document.passages.items()]
+        passages: list[_Json] = []
+        for name, (start, end) in document.passages.items():
+            cut = document.cuts.get(name)
+            place = {"heading": "" if cut is None else cut.heading, "page": None if cut is None else cut.page}
+            passages.append({"id": name, "start": start, "end": end, **place})
         file = None if document.file is None else str(document.file)
         body = {"id": document.id, "title": document.title, "text": document.text}
         return body | {"spans": spans, "passages": passages, "file": file}

@@ -140,6 +140,8 @@ def _open(node: Any, text: Text, kept: int, opened: list[tuple[str, int]]) -> bo
     elif tag in _APART:
         text.space()
         text.add(_attribute(tag, attributes))
+    elif tag == "tr":
+        text.row()
     elif tag not in _INLINE and tag not in _CELLS:
         text.start()
     return True

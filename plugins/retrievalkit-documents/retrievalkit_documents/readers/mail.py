@@ -73,7 +73,7 @@ def _add_body(part: email.message.Message, text: Text, depth: int) -> None:
         if kind == "text/html":
             add_fragment(words, text)
         else:
-            text.keep(words.strip("\n"))
+            text.keep(words.strip("\n"), code=False)
         text.line()
     else:
         text.count("attachments")

@@ -73,7 +73,7 @@ def _add_blocks(tokens: Iterable[Any], environment: dict[str, Any], lines: list[
             columns += kind == "th_close"
             text.cell()
         elif kind == "tr_open":
-            text.start()
+            text.row()
             row = lines[token.map[0]] if token.map else ""
         elif kind == "tr_close":
             # The parser drops cells beyond the header's: code with a "|" has too many.

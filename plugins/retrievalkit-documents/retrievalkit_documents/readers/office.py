@@ -220,6 +220,9 @@ class _Office(_Walker):
         if self._choices and self.text.mark() > self._choices[-1]:
             self.skip()
 
+    def open_tr(self, _: Mapping[str, str]) -> None:
+        self.text.row()
+
     def close_tc(self) -> None:
         self.text.cell()
 
@@ -479,7 +482,9 @@ class _OpenDocument(_Walker):
         super().start(tag, attributes)
         if self._skipping:
             return
-        if name == "text-properties":
+        if name == "table-row":
+            self.text.row()
+        elif name == "text-properties":
             self.open_text_properties(attributes)
         elif name in ("span", "p", "h") and self._hidden and _named(attributes).get("style-name") in self._hidden:
             self.skip()

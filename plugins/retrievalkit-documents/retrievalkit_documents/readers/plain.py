@@ -28,7 +28,7 @@ GUESSED = "texts in an encoding that was guessed"
 def read_plain(stream: BinaryIO) -> Document:
     """Read a text file."""
     text = Text()
-    text.keep(decoded(content(stream), text).strip("\n"))
+    text.keep(decoded(content(stream), text).strip("\n"), code=False)
     return text.document()
 
 

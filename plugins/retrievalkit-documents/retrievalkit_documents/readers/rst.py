@@ -61,7 +61,7 @@ def _add(node: Any, text: Text, nodes: Any, level: int) -> None:
             # The source of an unknown directive, without the message.
             for block in child.findall(nodes.literal_block):
                 text.line()
-                text.keep(_directive(block.astext()))
+                text.keep(_directive(block.astext()), code=False)
                 text.line()
         elif name == "image":
             text.count("images")
@@ -73,7 +73,9 @@ def _add(node: Any, text: Text, nodes: Any, level: int) -> None:
             _add(child, text, nodes, level)
             text.cell()
         else:
-            if name in _LINES:
+            if name == "row":
+                text.row()
+            elif name in _LINES:
                 text.start()
             _add(child, text, nodes, level + (name == "section"))
             if name in _LINES:

@@ -6,36 +6,46 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from textwrap import dedent
 
 SNIPPET_WORDS = 30
 
 _SHORTEST_STEM = 4
 
-_WORD = re.compile(r"\w+")
+_WORD, _INDENT = re.compile(r"\w+"), re.compile(r"[ \t]*")
+_PIECE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]{1,6}|\S{1,60}")
+"""A word, at most 60 characters of it; in scripts without spaces, a few signs."""
 
-_COMMON = frozenset(
+COMMON = frozenset(
     """a an and are as at be by can did do does for from had has have how i if in is it its of on or that the their
     there these they this to was were what when where which who whom whose why will with you your""".split()  # noqa: SIM905
 )
 
 
 def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
-    """Return the window of `words` words with the most words and terms of the query.
+    """Return the window of `words` words with the most words and terms of the query, in the lines of the text.
 
     Ties go to the middle window, so that the matching words have context on both sides.
     """
-    pieces = text.split()
-    if len(pieces) <= words:
-        return " ".join(pieces)
-    key = _matcher(query, frozenset(terms))
-    weights = _weights([{stem for word in _WORD.findall(piece) if (stem := key(word))} for piece in pieces], words)
-    first = last = weights.index(max(weights))
-    while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
-        last += 1
-    # Centre the matching words.
-    first = (first + last) // 2
-    shown = " ".join(pieces[first : first + words])
-    return f"{'… ' if first else ''}{shown}{' …' if first + words < len(pieces) else ''}"
+    pieces = [match.span() for match in _PIECE.finditer(text)]
+    first = 0
+    if len(pieces) > words:
+        key = _matcher(query, frozenset(terms))
+        stems = [{stem for word in _WORD.findall(text[a:b]) if (stem := key(word))} for a, b in pieces]
+        weights = _weights(stems, words)
+        first = last = weights.index(max(weights))
+        while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
+            last += 1
+        # Centre the matching words.
+        first = (first + last) // 2
+    shown = pieces[first : first + words] or [(0, 0)]
+    start, end = shown[0][0], shown[-1][1]
+    # The first line keeps the indentation of its line, which relates it to the others.
+    indent = next(_INDENT.finditer(text, text.rfind("\n", 0, start) + 1))[0]
+    window = f"{indent}{'… ' if first else ''}{text[start:end]}"
+    lines = [line.expandtabs(4) for line in window.splitlines()]
+    spaced = (" " * (len(line) - len(line.lstrip())) + " ".join(line.split()) for line in lines if line.strip())
+    return dedent("\n".join(spaced)) + (" …" if first + words < len(pieces) else "")
 
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
@@ -52,8 +62,8 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
     """
     words = {word.casefold() for word in _WORD.findall(query)}
     # A query of only common words keeps them all.
-    stems = {_stem(word) for word in (words - _COMMON or words)}
-    known = {term.casefold() for term in terms} - _COMMON
+    stems = {_stem(word) for word in (words - COMMON or words)}
+    known = {term.casefold() for term in terms} - COMMON
     starts = {term[:_SHORTEST_STEM] for term in known}
 
     @cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
-from retrievalkit.data.snippets import _COMMON, matches, snippet
+from retrievalkit.data.snippets import COMMON, matches, snippet
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import PAGES, write_page
 from retrievalkit.reporting.page import render as render_page
@@ -156,7 +156,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
 
 
 def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]:
-    """Print hits as they come, and return them: wrapped on a terminal, else each part on a line, for programs."""
+    """Print hits as they come, and return them: wrapped on a terminal, else in the lines of the text."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -174,12 +174,13 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
         for text in hit.passages[:SHOWN_PASSAGES] or [hit]:
             shown, last = Text(), 0
             if hit.passages:
-                shown.append(f"{printable(text.id.removeprefix(hit.id).replace('#', 'passage '))}  ", style="cyan")
+                space = "\n" if "\n" in text.snippet else "  "
+                shown.append(f"{printable(text.id.removeprefix(hit.id).replace('#', 'passage '))}{space}", style="cyan")
             for start, end in text.matches:
-                shown.append(printable(text.snippet[last:start]))
-                shown.append(printable(text.snippet[start:end]), style="bold yellow")
+                shown.append(printable(text.snippet[last:start], lines=True))
+                shown.append(printable(text.snippet[start:end], lines=True), style="bold yellow")
                 last = end
-            shown.append(printable(text.snippet[last:]))
+            shown.append(printable(text.snippet[last:], lines=True))
             lines += [shown] if text.snippet else []
             for parts in _reasons(text):
                 styled = zip(parts, ("green", "default", "dim"), strict=True)
@@ -191,8 +192,9 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
             for line in lines:
                 console.print(Padding(line, (0, 0, 0, INDENT - 1), expand=False))
         else:
-            for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
-                console.print(line, soft_wrap=True)
+            rows = [row for line in lines for row in line.split("\n")]
+            for row in [head, *(Text(" " * (INDENT - 1)).append_text(row) for row in rows)]:
+                console.print(row, soft_wrap=True)
         console.file.flush()
         printed.append(hit)
     if not printed:
@@ -226,7 +228,7 @@ def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
             shown = shorten(reason.sentence, SHOWN_CHARACTERS, placeholder=" …")
             parts.append(f"nearest sentence: {shown} {reason.sentence_score:.2f}")
         # Common words come last.
-        pairs = sorted(reason.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
+        pairs = sorted(reason.tokens, key=lambda pair: pair.query.casefold() in COMMON)[:SHOWN_TOKENS]
         named = ((pair, f" ~ {pair.document}" if pair.query != pair.document else "") for pair in pairs)
         parts.append(", ".join(f"{pair.query}{other} {pair.score:.2f}" for pair, other in named))
         parts.append(", ".join(f"{term} {value:.3g}" for term, value in list(reason.terms.items())[:SHOWN_TERMS]))

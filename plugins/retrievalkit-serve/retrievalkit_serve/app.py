@@ -196,8 +196,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     path = printable(request.url.path[:200])
     message, headers = f"{error.detail}. See /docs.", error.headers
     if error.status_code == 404:
-        known = "/search, /explain, /document, /file, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics, /mcp"
-        message = f"there is nothing at '{path}'. Known: {known}; /docs describes them."
+        known = "/search, /explain, /document, /file, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics"
+        message = f"there is nothing at '{path}'. Known: {known}, /mcp; /docs describes them."
     elif error.status_code == 405:
         # The framework names the methods of a single route, but an address may have several routes.
         methods = request.app.openapi()["paths"].get(request.url.path, {})

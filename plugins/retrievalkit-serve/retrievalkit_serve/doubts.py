@@ -7,16 +7,17 @@ above the scores of most made-up queries, and no hit of an index of words has en
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from retrievalkit.contracts.commands import counted
 from retrievalkit.data.queries import Query
 from retrievalkit.data.snippets import COMMON
-from retrievalkit.contracts.commands import counted
-from retrievalkit.search.public import DescribedHit, OpenIndex, Searcher
+from retrievalkit.search.public import DescribedHit, Searcher
 
 _QUERIES, _SHARE = 32, 0.9
 _JUDGED = 10
@@ -60,36 +61,24 @@ def scores_of_nonsense(searcher: Searcher) -> dict[str, float]:
 
 
 def doubt(
-    query: str,
-    indexes: Sequence[OpenIndex],
-    best: Sequence[float],
-    limits: Mapping[str, float],
-    hits: Sequence[DescribedHit],
+    query: str, scores: Mapping[str, float], by_words: bool, limits: Mapping[str, float], hits: Sequence[DescribedHit]
 ) -> str | None:
     """Return the reasons why probably no hit answers a query; None if there are none, or they are unknown.
 
     Args:
         query: Text of the query.
-        indexes: The searched indexes.
-        best: The best score of each.
+        scores: The best score of each index that a model encodes the query for.
+        by_words: True if an index of words was searched.
         limits: `scores_of_nonsense`.
         hits: The hits, with their texts.
     """
-    reasons: list[str] = []
-    if not hits:
+    if not hits or any(score > limits.get(label, -math.inf) for label, score in scores.items()):
         return None
-    by_words = False
-    for index, score in zip(indexes, best, strict=True):
-        if not index.needs_encoding:
-            by_words = True
-            continue
-        limit = limits.get(index.label)
-        if limit is None or score > limit:
-            return None
-        reasons.append(
-            f"By meaning ({index.label}), the nearest text scores {score:.2f}, no better than made-up words do here "
-            f"(up to {limit:.2f})."
-        )
+    reasons = [
+        f"By meaning ({label}), the nearest text scores {score:.2f}, no better than made-up words do here "
+        f"(up to {limits[label]:.2f})."
+        for label, score in scores.items()
+    ]
     if by_words:
         words = {word.casefold() for pair in _WORD.findall(query) for word in pair if word}
         words = words - COMMON or words

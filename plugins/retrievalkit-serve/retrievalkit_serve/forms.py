@@ -210,8 +210,8 @@ class SearchBody(ExplainBody):
     reranker: str | None
     k: int
     doubt: str | None = Field(
-        description="Reasons why probably no hit answers the query: the scores are not above the scores of made-up words, and the "
-        "hits lack the query's words. Null if there are none, or they are unknown (several vectors, no texts)."
+        description="Reasons why probably no hit answers the query: the best score is not above the scores of made-up "
+        "words, and the hits lack the query's words. Null if there are none, or if they are unknown."
     )
     notes: list[str] = Field(description="Values that the filter could not compare, and other notes on the search.")
     took_ms: float = Field(description="Milliseconds in the service, waiting included.")

@@ -93,7 +93,8 @@ class Service:
                 for hit in shown:
                     rank, score = before[hit.id]
                     hits.append(_hit(hit, form.texts) | {"retrieved": {"rank": rank, "score": _short(score)}})
-        indexes = [collection.indexes[label] for label in choice.labels]
+        scores = dict(zip(choice.labels, answer.best, strict=True))
+        encoded = {label: score for label, score in scores.items() if collection.indexes[label].needs_encoding}
         return {
             "query": text,
             "indexes": choice.labels,
@@ -101,7 +102,7 @@ class Service:
             "reranker": None if reranker is None else reranker.name,
             "k": k,
             "hits": hits,
-            "doubt": doubt(text, indexes, answer.best, collection.nonsense, shown),
+            "doubt": doubt(text, encoded, len(encoded) < len(scores), collection.nonsense, shown),
             "notes": answer.notes,
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
             "generation": collection.generation,
@@ -174,10 +175,11 @@ class Service:
         self._check_length("id", form.id)
         with self.batcher.admitted():
             document = await asyncio.to_thread(self.collection.document, form.id)
-        path, parts = document.file, PurePath(document.id).parts
+        path, name = document.file, PurePath(document.id)
         # Ids come from a corpus, which may name any path.
-        inside = path is not None and path.resolve().is_relative_to(path.parents[len(parts) - 1].resolve())
-        if path is None or not inside or ".." in parts or path.suffix.lower() != ".pdf" or path.parts[-len(parts):] != parts:
+        plain = not name.is_absolute() and ".." not in name.parts and name.suffix.lower() == ".pdf"
+        own = path is not None and plain and path.parts[-len(name.parts) :] == name.parts
+        if path is None or not own or not path.resolve().is_relative_to(path.parents[len(name.parts) - 1].resolve()):
             msg = f"'{form.id:.200}' has no PDF file that this service can read. Request its text: /document."
             raise RefusedError(404, msg)
         return path

@@ -28,22 +28,20 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
     Ties go to the middle window, so that the matching words have context on both sides.
     """
     pieces = [match.span() for match in _PIECE.finditer(text)]
-    first = 0
-    if len(pieces) > words:
-        key = _matcher(query, frozenset(terms))
-        stems = [{stem for word in _WORD.findall(text[a:b]) if (stem := key(word))} for a, b in pieces]
-        weights = _weights(stems, words)
-        first = last = weights.index(max(weights))
-        while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
-            last += 1
-        # Centre the matching words.
-        first = (first + last) // 2
+    key = _matcher(query, frozenset(terms))
+    stems = [{stem for word in _WORD.findall(text[a:b]) if (stem := key(word))} for a, b in pieces]
+    weights = _weights(stems, words) or [(0, 0)]
+    first = last = weights.index(max(weights))
+    while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
+        last += 1
+    # Centre the matching words.
+    first = (first + last) // 2
     shown = pieces[first : first + words] or [(0, 0)]
     start, end = shown[0][0], shown[-1][1]
     # The first line keeps the indentation of its line, which relates it to the others.
     indent = next(_INDENT.finditer(text, text.rfind("\n", 0, start) + 1))[0]
     window = f"{indent}{'… ' if first else ''}{text[start:end]}"
-    lines = [line.expandtabs(4) for line in window.splitlines()]
+    lines = window.expandtabs(4).splitlines()
     spaced = (" " * (len(line) - len(line.lstrip())) + " ".join(line.split()) for line in lines if line.strip())
     return dedent("\n".join(spaced)) + (" …" if first + words < len(pieces) else "")
 

@@ -46,7 +46,7 @@ def scores_of_nonsense(searcher: Searcher) -> dict[str, float]:
 
     Scores of several vectors, or of term weights, grow with the query's length, so they are not comparable.
     """
-    limits = {}
+    limits: dict[str, float] = {}
     for index in searcher.indexes:
         if not index.needs_encoding:
             continue

@@ -191,11 +191,8 @@ def test_unknown_parts_of_the_address_are_reported(opened):
 
 def test_the_page_reports_that_nothing_matches_well(opened, client):
     """With the reasons of the answer; for a text of the collection, there are none."""
-    nonsense = next(
-        text
-        for text in made_up_queries()
-        if client.get("/search", params={"query": text, "indexes": "dense"}).json()["doubt"]
-    )
+    bodies = ({"query": text, "indexes": ["dense"]} for text in made_up_queries())
+    nonsense = next(body["query"] for body in bodies if client.post("/search", json=body).json()["doubt"])
     page = opened(f"/?query={quote(nonsense)}&view=dense")
     hits_of(page)
     playwright.expect(page.locator(".cue")).to_contain_text("made-up words")

@@ -50,7 +50,7 @@ def test_an_index_whose_scores_have_no_limit_is_not_judged():
 
 
 def test_nine_of_ten_made_up_queries_are_doubtful(folders):
-    """The limit is that of the index; scores of several vectors per query have none."""
+    """Each index has its own limit; scores of several vectors per query have none."""
     searcher = opened([folders / "dense", folders / "late"], OpenOptions())
     limits = scores_of_nonsense(searcher)
     assert limits.keys() == {"dense"}

@@ -141,7 +141,11 @@ const reasons = (hit) => {
 };
 
 const shownFields = (fields) => Object.entries(fields ?? {}).map(([name, value]) => `${name}: ${Array.isArray(value) ? value.join(", ") : value}`).join(" · ");
-const placeOf = (text) => [text.heading, text.page ? `page ${text.page}` : ""].filter(Boolean).join(" · ");
+// Headings below the title, and the page.
+const placeOf = (text) => {
+  const below = text.heading?.startsWith(`${text.title} > `) ? text.heading.slice(text.title.length + 3) : text.heading;
+  return [below === text.title ? "" : below, text.page ? `page ${text.page}` : ""].filter(Boolean).join(" · ");
+};
 const isCode = (id) => /\.(py|ipynb|jsx?|tsx?|java|kt|c|h|cc|cpp|hpp|cs|go|rs|rb|php|pl|r|sh|sql|css|json|ya?ml|toml|ini|xml)(#\d+)?$/i.test(id);
 
 // The texts of a hit are its passages, or its own text if it has none.
@@ -634,6 +638,7 @@ addEventListener("popstate", () => { readAddress(); box.value = state.query; dra
 new ResizeObserver(([header]) => document.documentElement.style.setProperty("--top", `${header.target.offsetHeight}px`)).observe(document.querySelector("header"));
 
 const begin = async () => {
+  message.textContent = "loading …";
   try {
     served = await fetchJson("/indexes");
     byId("collection").textContent = plain(served.collection);

@@ -20,8 +20,8 @@ from retrievalkit.data.snippets import COMMON
 from retrievalkit.search.public import DescribedHit, Searcher
 
 _QUERIES, _SHARE = 32, 0.9
-_JUDGED = 10
-"""Number of hits whose words are compared with the query's."""
+_JUDGED, _PASSAGES = 10, 3
+"""Number of hits, and of passages of each, whose words are compared with the query's."""
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"(?=([{_UNSPACED}]{{2}}))|([^\W{_UNSPACED}]+)")
@@ -82,7 +82,7 @@ def doubt(
     if by_words:
         words = {word.casefold() for pair in _WORD.findall(query) for word in pair if word}
         words = words - COMMON or words
-        shown = [text for hit in hits[:_JUDGED] for text in hit.passages or [hit]]
+        shown = [text for hit in hits[:_JUDGED] for text in hit.passages[:_PASSAGES] or [hit]]
         if not words or not any(text.text for text in shown):
             return None
         most = max(_shared(words, f"{text.title} {text.text} {dict(text.fields)}") for text in shown)

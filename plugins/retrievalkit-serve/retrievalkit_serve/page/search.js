@@ -301,7 +301,7 @@ const openFirst = (view, list) => {
   if (wanted && view === state.views[0]) {
     open(wanted, wanted.dataset.id === state.open ? undefined : state.open, true);
     wanted.scrollIntoView({ block: "nearest" });
-  } else if (isSplit() && items.length) open(items[0], undefined, true);
+  } else if (isSplit() && items[0]?.passages[0].snippet) open(items[0], undefined, true);
 };
 
 const hitsOf = (view) => [...view.element.querySelectorAll(".hit")];
@@ -444,6 +444,7 @@ const showFilter = () => {
 };
 const setFilter = (filter) => {
   state.filter = filter.trim();
+  state.open = "";
   showFilter();
   saveAddress();
   for (const view of state.views) search(view);
@@ -481,7 +482,7 @@ const saveAddress = () => {
   const next = new URL(address(), location).href;
   if (next !== location.href) history.pushState(null, "", next);
 };
-const refresh = (view) => { saveAddress(); search(view); };
+const refresh = (view) => { state.open = ""; saveAddress(); search(view); };
 
 const viewElement = (view, number) => {
   const element = view.element = make("section", "view");
@@ -527,6 +528,7 @@ const viewElement = (view, number) => {
     close.addEventListener("click", () => drop(view));
     choice.append(close);
   }
+  choice.hidden = served.indexes.length < 2 && !served.reranker && state.views.length < 2;
   view.status = make("p", "state");
   view.status.setAttribute("role", "status");
   view.cue = make("p", "cue");

@@ -16,7 +16,7 @@ _WORD, _INDENT = re.compile(r"\w+"), re.compile(r"[ \t]*")
 _PIECE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]{1,6}|\S{1,60}")
 """A word, at most 60 characters of it; in scripts without spaces, a few signs."""
 
-COMMON = frozenset(
+_COMMON = frozenset(
     """a an and are as at be by can did do does for from had has have how i if in is it its of on or that the their
     there these they this to was were what when where which who whom whose why will with you your""".split()  # noqa: SIM905
 )
@@ -60,8 +60,8 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
     """
     words = {word.casefold() for word in _WORD.findall(query)}
     # A query of only common words keeps them all.
-    stems = {_stem(word) for word in (words - COMMON or words)}
-    known = {term.casefold() for term in terms} - COMMON
+    stems = {_stem(word) for word in (words - _COMMON or words)}
+    known = {term.casefold() for term in terms} - _COMMON
     starts = {term[:_SHORTEST_STEM] for term in known}
 
     @cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
-from retrievalkit.data.snippets import COMMON, matches, snippet
+from retrievalkit.data.snippets import _COMMON, matches, snippet
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import PAGES, write_page
 from retrievalkit.reporting.page import render as render_page
@@ -228,7 +228,7 @@ def _reasons(hit: DescribedHit) -> list[tuple[str, str, str]]:
             shown = shorten(reason.sentence, SHOWN_CHARACTERS, placeholder=" …")
             parts.append(f"nearest sentence: {shown} {reason.sentence_score:.2f}")
         # Common words come last.
-        pairs = sorted(reason.tokens, key=lambda pair: pair.query.casefold() in COMMON)[:SHOWN_TOKENS]
+        pairs = sorted(reason.tokens, key=lambda pair: pair.query.casefold() in _COMMON)[:SHOWN_TOKENS]
         named = ((pair, f" ~ {pair.document}" if pair.query != pair.document else "") for pair in pairs)
         parts.append(", ".join(f"{pair.query}{other} {pair.score:.2f}" for pair, other in named))
         parts.append(", ".join(f"{term} {value:.3g}" for term, value in list(reason.terms.items())[:SHOWN_TERMS]))

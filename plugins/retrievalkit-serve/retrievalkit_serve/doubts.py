@@ -16,7 +16,7 @@ import numpy as np
 
 from retrievalkit.contracts.commands import counted
 from retrievalkit.data.queries import Query
-from retrievalkit.data.snippets import COMMON
+from retrievalkit.data.snippets import matches
 from retrievalkit.search.public import DescribedHit, Searcher
 
 _QUERIES, _SHARE = 32, 0.9
@@ -80,8 +80,9 @@ def doubt(
         for label, score in scores.items()
     ]
     if by_words:
-        words = {word.casefold() for pair in _WORD.findall(query) for word in pair if word}
-        words = words - COMMON or words
+        # `matches` leaves out common words.
+        known = (query[start:end].casefold() for start, end in matches(query, query))
+        words = {part for word in known for pair in _WORD.findall(word) for part in pair if part}
         shown = [text for hit in hits[:_JUDGED] for text in hit.passages[:_PASSAGES] or [hit]]
         if not words or not any(text.text for text in shown):
             return None

@@ -95,5 +95,4 @@ def _weights(stems: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
 
 
 def _stem(word: str) -> str:
-    word = word.casefold()
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

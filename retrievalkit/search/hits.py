@@ -192,8 +192,10 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
             for line in lines:
                 console.print(Padding(line, (0, 0, 0, INDENT - 1), expand=False))
         else:
-            rows = [row for line in lines for row in line.split("\n")]
-            for row in [head, *(Text(" " * (INDENT - 1)).append_text(row) for row in rows)]:
+            for row in [
+                head,
+                *(Text(" " * (INDENT - 1)).append_text(row) for line in lines for row in line.split("\n")),
+            ]:
                 console.print(row, soft_wrap=True)
         console.file.flush()
         printed.append(hit)

@@ -24,8 +24,8 @@ _JUDGED, _PASSAGES = 10, 3
 """Number of hits, and of passages of each, whose words are compared with the query's."""
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"(?=([{_UNSPACED}]{{2}}))|([^\W{_UNSPACED}]+)")
-"""Words; in scripts without spaces, each pair of signs."""
+_WORD = re.compile(rf"(?=([{_UNSPACED}]{{2}}))|(?<![{_UNSPACED}])([{_UNSPACED}])(?![{_UNSPACED}])|([^\W{_UNSPACED}]+)")
+"""Words; in scripts without spaces, each pair of signs, or a single sign."""
 
 
 def made_up_queries() -> list[str]:
@@ -80,14 +80,16 @@ def doubt(
         for label, score in scores.items()
     ]
     if by_words:
-        # `matches` leaves out common words.
+        # `matches` leaves out common words. A query of punctuation has none.
         known = (query[start:end].casefold() for start, end in matches(query, query))
         words = {part for word in known for pair in _WORD.findall(word) for part in pair if part}
         shown = [text for hit in hits[:_JUDGED] for text in hit.passages[:_PASSAGES] or [hit]]
-        if not words or not any(text.text for text in shown):
+        if not any(text.text for text in shown):
             return None
         most = max(_shared(words, f"{text.title} {text.text} {dict(text.fields)}") for text in shown)
         # Vectors are evidence of their own; without them, a good text may still phrase a long question differently.
+        if not words:
+            return " ".join(reasons) or None
         if most > len(words) / (2 if reasons else 4):
             return None
         share = f"{most} of the {counted(len(words), 'words')}" if most else "none of the words"

@@ -6,12 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from textwrap import dedent
 
 SNIPPET_WORDS = 30
 
 _SHORTEST_STEM = 4
 
-_WORD = re.compile(r"\w+")
+_WORD, _INDENT = re.compile(r"\w+"), re.compile(r"[ \t]*")
+_PIECE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]{1,6}|\S{1,60}")
+"""A word, at most 60 characters of it; in scripts without spaces, a few signs."""
 
 _COMMON = frozenset(
     """a an and are as at be by can did do does for from had has have how i if in is it its of on or that the their
@@ -20,22 +23,27 @@ _COMMON = frozenset(
 
 
 def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[str] = ()) -> str:
-    """Return the window of `words` words with the most words and terms of the query.
+    """Return the window of `words` words with the most words and terms of the query, in the lines of the text.
 
     Ties go to the middle window, so that the matching words have context on both sides.
     """
-    pieces = text.split()
-    if len(pieces) <= words:
-        return " ".join(pieces)
+    pieces = [match.span() for match in _PIECE.finditer(text)]
     key = _matcher(query, frozenset(terms))
-    weights = _weights([{stem for word in _WORD.findall(piece) if (stem := key(word))} for piece in pieces], words)
+    stems = [{stem for word in _WORD.findall(text[a:b]) if (stem := key(word))} for a, b in pieces]
+    weights = _weights(stems, words) or [(0, 0)]
     first = last = weights.index(max(weights))
     while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
         last += 1
     # Centre the matching words.
     first = (first + last) // 2
-    shown = " ".join(pieces[first : first + words])
-    return f"{'… ' if first else ''}{shown}{' …' if first + words < len(pieces) else ''}"
+    shown = pieces[first : first + words] or [(0, 0)]
+    start, end = shown[0][0], shown[-1][1]
+    # The first line keeps the indentation of its line, which relates it to the others.
+    indent = next(_INDENT.finditer(text, text.rfind("\n", 0, start) + 1))[0]
+    window = f"{indent}{'… ' if first else ''}{text[start:end]}"
+    lines = window.expandtabs(4).splitlines()
+    spaced = (" " * (len(line) - len(line.lstrip())) + " ".join(line.split()) for line in lines if line.strip())
+    return dedent("\n".join(spaced)) + (" …" if first + words < len(pieces) else "")
 
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
@@ -87,5 +95,4 @@ def _weights(stems: Sequence[set[str]], words: int) -> list[tuple[int, int]]:
 
 
 def _stem(word: str) -> str:
-    word = word.casefold()
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -167,7 +167,7 @@ def write_hits(path: str | Path, query: str, hits: Sequence[DescribedHit], index
 
 
 def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]:
-    """Print hits as they come, and return them: wrapped on a terminal, else each part on a line, for programs."""
+    """Print hits as they come, and return them: wrapped on a terminal, else in the lines of the text."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -184,15 +184,14 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
             lines.append(Text(printable(_fields_line(hit.fields)), style="dim"))
         for text in hit.passages[:SHOWN_PASSAGES] or [hit]:
             shown, last = Text(), 0
-            if hit.passages:
-                shown.append(f"{printable(text.id.removeprefix(hit.id).replace('#', 'passage '))}  ", style="cyan")
-            if text.place:
-                shown.append(f"{printable(text.place)}  ", style="magenta")
+            part = text.id.removeprefix(hit.id).replace("#", "passage ") if hit.passages else ""
+            if place := printable("  ".join(filter(None, (part, text.place)))):
+                shown.append(place + ("\n" if "\n" in text.snippet else "  "), style="cyan")
             for start, end in text.matches:
-                shown.append(printable(text.snippet[last:start]))
-                shown.append(printable(text.snippet[start:end]), style="bold yellow")
+                shown.append(printable(text.snippet[last:start], lines=True))
+                shown.append(printable(text.snippet[start:end], lines=True), style="bold yellow")
                 last = end
-            shown.append(printable(text.snippet[last:]))
+            shown.append(printable(text.snippet[last:], lines=True))
             lines += [shown] if shown else []
             for parts in _reasons(text):
                 styled = zip(parts, ("green", "default", "dim"), strict=True)
@@ -204,8 +203,11 @@ def render(hits: Iterable[DescribedHit], console: Console) -> list[DescribedHit]
             for line in lines:
                 console.print(Padding(line, (0, 0, 0, INDENT - 1), expand=False))
         else:
-            for line in [head, *(Text(" " * (INDENT - 1)).append_text(line) for line in lines)]:
-                console.print(line, soft_wrap=True)
+            for row in [
+                head,
+                *(Text(" " * (INDENT - 1)).append_text(row) for line in lines for row in line.split("\n")),
+            ]:
+                console.print(row, soft_wrap=True)
         console.file.flush()
         printed.append(hit)
     if not printed:

@@ -44,6 +44,17 @@ def test_matching_words_are_in_the_middle_of_a_snippet():
     assert snippet(f"{before} {after}", "point", words=3) == "b0 b1 b2 …"
 
 
+def test_a_snippet_has_the_lines_of_the_text():
+    """With the indentation of its code, without blank lines and runs of spaces; a long word is cut."""
+    code = "def area(a,   b):\n    if a:\n\n\n        return a * b\n    return 0\n"
+    lines = "def area(a, b):\n    if a:\n        return a * b\n    return 0"
+    assert snippet(code, "area") == snippet(code.replace("\n", "\r\n"), "area") == lines
+    assert snippet(code + "    stop", "stop", words=6) == "    … a * b\nreturn 0\nstop"
+    assert snippet("one\n\ttwo", "one") == "one\n    two"
+    assert len(snippet("x" * 10_000, "x")) < 2000
+    assert 100 < len(snippet("字" * 10_000, "字")) < 200
+
+
 def test_words_that_begin_with_a_term_of_the_index_are_marked():
     """Terms may be stems, or words that the query lacks; a short stem marks only itself."""
     text = "Computing with eigenvalues, a car and caring"

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 import retrievalkit as rk
@@ -95,6 +95,13 @@ async def explain(request: Request, form: Annotated[forms.ExplainForm, Body()]) 
 async def document(request: Request, form: Annotated[forms.DocumentLine, Query()]) -> Response:
     """Return a whole document."""
     return Json(await request.app.state.service.document(form))
+
+
+@routes.get("/file", response_class=FileResponse, responses={200: {"content": {"application/pdf": {}}}})
+async def file(request: Request, form: Annotated[forms.FileLine, Query()]) -> Response:
+    """Return the PDF file of a document."""
+    path = await request.app.state.service.file(form)
+    return FileResponse(path, media_type="application/pdf", filename=path.name, content_disposition_type="inline")
 
 
 @routes.post("/v1/embeddings", response_model=forms.EmbeddingBody)
@@ -189,8 +196,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     path = printable(request.url.path[:200])
     message, headers = f"{error.detail}. See /docs.", error.headers
     if error.status_code == 404:
-        known = "/search, /explain, /document, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics, /mcp"
-        message = f"there is nothing at '{path}'. Known: {known}; /docs describes them."
+        known = "/search, /explain, /document, /file, /indexes, /v1/embeddings, /v1/models, /rerank, /health, /metrics"
+        message = f"there is nothing at '{path}'. Known: {known}, /mcp; /docs describes them."
     elif error.status_code == 405:
         # The framework names the methods of a single route, but an address may have several routes.
         methods = request.app.openapi()["paths"].get(request.url.path, {})

@@ -19,6 +19,7 @@ from retrievalkit.data.passage_parts import Document, open_document
 from retrievalkit.errors import InputError, OptionError, check_choice
 from retrievalkit.reporting import notices
 from retrievalkit.search.public import FUSION_DEPTH, Fusion, OpenIndex, Searcher, facets, open_texts, opened
+from retrievalkit_serve.doubts import scores_of_nonsense
 from retrievalkit_serve.failures import RefusedError
 from retrievalkit_serve.serve import ServeOptions
 
@@ -148,6 +149,11 @@ class Collection:
     def facets(self) -> dict[str, list[tuple[Any, int]]]:
         """Fields with few distinct values: each value with its number of texts."""
         return facets(self._all)
+
+    @cached_property
+    def nonsense(self) -> dict[str, float]:
+        """Limits of the scores of made-up words, by index."""
+        return scores_of_nonsense(self._all)
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
         """Resolve the indexes and fusion of a request; by default all indexes, with the service's options.

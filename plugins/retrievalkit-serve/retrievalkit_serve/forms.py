@@ -89,6 +89,12 @@ class DocumentLine(Form):
     query: str = Field("", description="Words to highlight.")
 
 
+class FileLine(Form):
+    """A request for a file with parameters in the URL."""
+
+    id: str = Field(description="The id of a document.")
+
+
 class ExplainForm(IndexesForm):
     """A request to explain documents."""
 
@@ -205,6 +211,10 @@ class SearchBody(ExplainBody):
 
     reranker: str | None
     k: int
+    doubt: str | None = Field(
+        description="Reasons why probably no hit answers the query: the best score is not above the scores of made-up "
+        "words, and the hits lack the query's words. Null if there are none, or if they are unknown."
+    )
     notes: list[str] = Field(description="Values that the filter could not compare, and other notes on the search.")
     took_ms: float = Field(description="Milliseconds in the service, waiting included.")
 

@@ -35,7 +35,9 @@ def _search_page() -> tuple[str, str]:
 
 def reference_page(schema: dict[str, Any]) -> Response:
     """Return the API reference, generated from the OpenAPI document."""
-    html = render_page(_FOLDER / "interface.html.j2", title="Interface", subtitle="", operations=_operations(schema))
+    html = render_page(
+        _FOLDER / "interface.html.j2", title="API reference", subtitle="", operations=_operations(schema)
+    )
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
 

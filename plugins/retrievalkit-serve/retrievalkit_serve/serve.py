@@ -144,7 +144,7 @@ def serve(options: ServeOptions) -> None:
     the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.
 
     \b
-    rkit serve dense bm25                      # a page at http://127.0.0.1:8000, the interface at /docs
+    rkit serve dense bm25                      # a page at http://127.0.0.1:8000, the API reference at /docs
     rkit serve dense bm25 --fusion linear --weights 0.3,0.7 --reranker reranker
     rkit serve dense --mcp
     """  # noqa: D301 - click needs the literal backspace to keep the lines apart

@@ -7,7 +7,7 @@ import base64
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from retrievalkit.search.public import HITS_TO_READ, DescribedHit, Fusion, hit_c
 from retrievalkit_serve import forms
 from retrievalkit_serve.batching import Batcher
 from retrievalkit_serve.collection import Collection
+from retrievalkit_serve.doubts import doubt
 from retrievalkit_serve.failures import RefusedError, message_of
 from retrievalkit_serve.metrics import Metrics
 from retrievalkit_serve.serve import ServeOptions
@@ -82,15 +83,18 @@ class Service:
             task = SearchTask(collection, choice, max(k, depth), form.scored("document"))
             item = QueryItem(text, describe=reranker is None, why=form.explain)
             answer: Answer = await self.batcher.do(task, item)
-            hits = [_hit(hit, form.texts) for hit in answer.hits]
+            shown = answer.hits
+            hits = [_hit(hit, form.texts) for hit in shown]
             if reranker is not None:
                 pairs = await self._reranked(reranker, task, text, answer, depth)
                 call = (text, pairs[:k], answer.candidates, answer.passages, form.explain)
-                described = await self.batcher.do(CallTask("describe", describe, collection, choice), call)
+                shown = await self.batcher.do(CallTask("describe", describe, collection, choice), call)
                 before = {document: (rank, score) for rank, (document, score) in enumerate(answer.pairs, 1)}
-                for hit in described:
+                for hit in shown:
                     rank, score = before[hit.id]
                     hits.append(_hit(hit, form.texts) | {"retrieved": {"rank": rank, "score": _short(score)}})
+        scores = dict(zip(choice.labels, answer.best, strict=True))
+        encoded = {label: score for label, score in scores.items() if collection.indexes[label].needs_encoding}
         return {
             "query": text,
             "indexes": choice.labels,
@@ -98,6 +102,7 @@ class Service:
             "reranker": None if reranker is None else reranker.name,
             "k": k,
             "hits": hits,
+            "doubt": doubt(text, encoded, len(encoded) < len(scores), collection.nonsense, shown),
             "notes": answer.notes,
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
             "generation": collection.generation,
@@ -164,6 +169,24 @@ class Service:
         file = None if document.file is None else str(document.file)
         body = {"id": document.id, "title": document.title, "text": document.text}
         return body | {"spans": spans, "passages": passages, "file": file}
+
+    async def file(self, form: forms.FileLine) -> Path:
+        """Return the PDF file of a document in a folder of documents.
+
+        Raises:
+            RefusedError: The document is unknown or not a PDF, or its file is gone or outside the folder.
+        """
+        self._check_length("id", form.id)
+        with self.batcher.admitted():
+            document = await asyncio.to_thread(self.collection.document, form.id)
+        path, name = document.file, PurePath(document.id)
+        # Ids come from a corpus, which may name any path.
+        plain = not name.is_absolute() and ".." not in name.parts and name.suffix.lower() == ".pdf"
+        own = path is not None and plain and path.parts[-len(name.parts) :] == name.parts
+        if path is None or not own or not path.resolve().is_relative_to(path.parents[len(name.parts) - 1].resolve()):
+            msg = f"'{form.id:.200}' has no PDF file that this service can read. Request its text: /document."
+            raise RefusedError(404, msg)
+        return path
 
     async def embed(self, form: forms.EmbeddingForm) -> _Json:
         """Encode texts, as `forms.EmbeddingBody`."""
@@ -315,7 +338,7 @@ def _open_collection(options: ServeOptions, generation: int = 1, before: Collect
     """Open the indexes and search once, because the first search creates state that later searches reuse."""
     collection = Collection(options, generation, before)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([QueryItem(collection.sample())])
-    _ = collection.examples, collection.facets
+    _ = collection.examples, collection.facets, collection.nonsense
     return collection
 
 

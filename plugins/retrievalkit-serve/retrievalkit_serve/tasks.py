@@ -52,6 +52,7 @@ class Answer:
         candidates: The hits of each index, if several were searched or nothing is described yet.
         passages: The passages of each hit that is a document.
         hits: Hits with texts and explanations, if requested.
+        best: The best score of each index; minus infinity if it has no hits.
         notes: Sentences for the user, for example about values that the filter cannot compare.
     """
 
@@ -59,6 +60,7 @@ class Answer:
     candidates: Candidates | None
     passages: Passages
     hits: Sequence[DescribedHit]
+    best: Sequence[float]
     notes: Sequence[str] = ()
 
 
@@ -87,12 +89,14 @@ class SearchTask:
         for row, item in enumerate(items):
             pairs, candidates, passages = results.of(row)
             hits: Sequence[DescribedHit] = ()
+            ranked = candidates or gather([results.rankings[row]], "query")
+            best = np.nanmax(ranked.scores, axis=0, initial=-np.inf).tolist()
             if item.describe:
                 hits = describe(self.collection, choice, item.text, pairs, candidates, passages, item.why)
             elif candidates is None:
                 # Later processing of the hits, such as re-ranking, must not change their ranks in the index.
-                candidates = gather([results.rankings[row]], "query")
-            answers.append(Answer(pairs, candidates, passages, hits, [*noted.sentences]))
+                candidates = ranked
+            answers.append(Answer(pairs, candidates, passages, hits, best, [*noted.sentences]))
         return answers
 
 

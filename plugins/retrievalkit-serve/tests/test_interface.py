@@ -16,6 +16,7 @@ from services import service
 
 import retrievalkit as rk
 from retrievalkit.errors import RetrievalkitError
+from retrievalkit.storage import write_manifest
 
 pytestmark = pytest.mark.precision
 
@@ -50,6 +51,27 @@ def test_a_search_returns_the_hits_of_python(client, folders):
             assert [tuple(span) for span in hit["spans"]] == list(other.matches)
             assert [part["rank"] for part in hit["found"]] == [part.rank for part in other.found]
             assert len(hit["why"]) == len(other.why)
+
+
+def test_only_pdf_documents_inside_their_folder_have_a_file(tmp_path, tiny_model):
+    """Ids come from a corpus, which may name any file; links may lead anywhere."""
+    folder, secret = tmp_path / "docs", tmp_path / "secret.pdf"
+    folder.mkdir()
+    for path in (folder / "guide.pdf", secret, folder / "notes.txt"):
+        path.write_bytes(b"%PDF-1.4")
+    (folder / "link.pdf").symlink_to(secret)
+    names = ("guide.pdf", "../secret.pdf", str(secret), "link.pdf", "notes.txt", "gone.pdf", "sub/guide.pdf")
+    rows = [{"_id": name, "title": "", "text": f"text of {name}"} for name in names]
+    collection = tmp_path / "collection"
+    rk.Index.build(rows, tiny_model, collection / "dense", pooler="mean")
+    (collection / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_manifest(collection, "collection", command="sync", options={"root": str(folder)})
+    with service(collection / "dense", "--corpus", collection / "corpus.jsonl") as process, process.client() as client:
+        answers = {name: client.get("/file", params={"id": name}) for name in (*names, "unknown")}
+    assert {name for name, answer in answers.items() if answer.status_code == 200} == {"guide.pdf"}
+    assert {answer.status_code for answer in answers.values()} == {200, 404}
+    assert answers["guide.pdf"].content == b"%PDF-1.4"
+    assert answers["guide.pdf"].headers["content-type"] == "application/pdf"
 
 
 def test_a_filtered_search_returns_the_hits_of_python(client, folders):

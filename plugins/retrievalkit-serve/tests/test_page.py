@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
+from retrievalkit_serve.doubts import made_up_queries
 from services import TOKEN, service
 
 import retrievalkit as rk
@@ -59,7 +60,7 @@ def opened(browser, served):
 def hits_of(page, column=0):
     """Wait for the hits of a column."""
     view = page.locator(".view").nth(column)
-    playwright.expect(view.locator(".state")).to_contain_text(" ms")
+    playwright.expect(page.locator(f".view:nth-child({column + 1})[data-done]")).to_have_count(1)
     return view.locator(".hit")
 
 
@@ -106,7 +107,7 @@ def test_the_start_page_shows_the_collection(opened, client):
 
 def test_the_legend_explains_what_the_hits_show(opened):
     """Nearest sentences for single vectors, and tokens for late interaction, but no terms."""
-    page = opened(f"/?query={QUERY}")
+    page = opened(f"/?query={QUERY}&why=1")
     hits_of(page)
     playwright.expect(page.locator(".hit .why").filter(has_text="nearest sentence:").first).to_be_visible()
     page.locator("#legend summary").click()
@@ -138,13 +139,13 @@ def handbook(tmp_path_factory, tiny_model):
 
 
 def test_a_document_is_a_hit_with_its_passages(opened, handbook):
-    """Three passages and a button for the others; a click shows a passage highlighted in its document."""
-    page = opened(f"/?query={QUERY}", address=handbook.address)
+    """One passage and a button for the others; a click shows a passage highlighted in its document."""
+    page = opened(f"/?query={QUERY}", address=handbook.address, viewport={"width": 900, "height": 700})
     hits = hits_of(page)
     assert hits.count() == 3
     first = hits.first
-    assert [text.is_visible() for text in first.locator(".text").all()] == [True] * 3 + [False] * 2
-    first.get_by_role("button", name="2 more passages").click()
+    assert [text.is_visible() for text in first.locator(".text").all()] == [True] + [False] * 4
+    first.get_by_role("button", name="4 more passages").click()
     assert all(text.is_visible() for text in first.locator(".text").all())
     passage = first.locator(".text").nth(1)
     number = passage.get_attribute("data-id").rpartition("#")[2]
@@ -154,6 +155,50 @@ def test_a_document_is_a_hit_with_its_passages(opened, handbook):
     assert all(f"Part {part} about" in whole.inner_text() for part in range(1, 6))
     passage.locator(".part").click()
     playwright.expect(whole).to_have_count(0)
+
+
+def test_a_wide_screen_shows_the_document_next_to_the_hits(opened, handbook):
+    """First that of the best hit; the address has the opened passage, and opens it again."""
+    page = opened(f"/?query={QUERY}", address=handbook.address, viewport={"width": 1920, "height": 900})
+    hits, whole = hits_of(page), page.locator(".whole")
+    playwright.expect(hits.first.locator(".whole .passage")).to_be_visible()
+    assert whole.bounding_box()["x"] > hits.first.bounding_box()["x"] + hits.first.bounding_box()["width"]
+    assert parse_qs(urlsplit(page.url).query).keys() == {"query"}
+    hits.nth(1).get_by_role("button", name="4 more passages").click()
+    passage = hits.nth(1).locator(".text").nth(2)
+    identifier = passage.get_attribute("data-id")
+    passage.locator(".part").click()
+    playwright.expect(whole.locator(".passage")).to_contain_text(f"Part {identifier.rpartition('#')[2]} about")
+    assert whole.count() == 1
+    assert parse_qs(urlsplit(page.url).query)["open"] == [identifier]
+    again = opened("/?" + urlsplit(page.url).query, address=handbook.address, viewport={"width": 390, "height": 800})
+    hits_of(again)
+    playwright.expect(again.locator(f'.whole[data-passage="{identifier}"] .passage')).to_be_visible()
+    page.get_by_role("button", name="Close the document").click()
+    playwright.expect(whole).to_have_count(0)
+    assert "open=" not in page.url
+
+
+def test_unknown_parts_of_the_address_are_reported(opened):
+    page = opened(f"/?q=x&query={QUERY}&k=many&view=nope,late~sideways&why=yes&query=b")
+    assert hits_of(page).count() == 10
+    text = page.locator("#message").inner_text()
+    for part in ("q", "k is many", "no index nope", "dense, late", "sideways", "why is yes", "query several times"):
+        assert part in text
+    page.goto(page.url.split("?")[0] + f"?query={QUERY}")
+    playwright.expect(page.locator("#message")).to_have_text("")
+
+
+def test_the_page_reports_that_nothing_matches_well(opened, client):
+    """With the reasons of the answer; for a text of the collection, there are none."""
+    bodies = ({"query": text, "indexes": ["dense"]} for text in made_up_queries())
+    nonsense = next(body["query"] for body in bodies if client.post("/search", json=body).json()["doubt"])
+    page = opened(f"/?query={quote(nonsense)}&view=dense")
+    hits_of(page)
+    playwright.expect(page.locator(".cue")).to_contain_text("made-up words")
+    page.fill("#query", QUERY)
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator(".cue")).to_be_hidden()
 
 
 def test_facets_and_typed_filters_restrict_the_hits(opened, handbook):
@@ -174,12 +219,12 @@ def test_facets_and_typed_filters_restrict_the_hits(opened, handbook):
         False,
         False,
     ]
-    again.get_by_label("Filter").fill("year < 2021 and kind = guide")
-    again.get_by_label("Filter").press("Enter")
+    again.get_by_label("Only texts where").fill("year < 2021 and kind = guide")
+    again.get_by_label("Only texts where").press("Enter")
     playwright.expect(again.locator(".hit .id")).to_have_text("Peru.md")
     assert not again.get_by_label("guide").is_checked()
-    again.get_by_label("Filter").fill("yaer = 2021")
-    again.get_by_label("Filter").press("Enter")
+    again.get_by_label("Only texts where").fill("yaer = 2021")
+    again.get_by_label("Only texts where").press("Enter")
     playwright.expect(again.locator(".state.bad")).to_contain_text("year")
     again.get_by_role("button", name="All texts").click()
     playwright.expect(again.locator(".hit")).to_have_count(3)
@@ -195,7 +240,13 @@ def test_the_page_reports_a_stopped_service(opened, folders):
 
 
 def test_a_hit_shows_reasons_and_the_scores_of_each_index(opened, client):
+    """After `w`; without it, a hit has no numbers but its rank."""
     page = opened(f"/?query={QUERY}")
+    playwright.expect(hits_of(page).first.locator(".found, .score").locator("visible=true")).to_have_count(0)
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("w")
+    assert "why=1" in page.url
     first = hits_of(page).first
     hit = client.post("/search", json={"query": QUERY, "explain": True}).json()["hits"][0]
     # Reasons follow the hits, in a second request.
@@ -203,14 +254,13 @@ def test_a_hit_shows_reasons_and_the_scores_of_each_index(opened, client):
     text = first.locator(".found").inner_text()
     for part in hit["found"]:
         assert part["index"] in text
-        assert f"#{part['rank']}" in text
+        assert f"place {part['rank']}" in text
     marks = [mark.inner_text() for mark in first.locator(".snippet mark").all()]
     assert marks == hit["matches"]
-    page.keyboard.press("Escape")
-    page.keyboard.press("ArrowDown")
+    first.focus()
     page.keyboard.press("w")
     playwright.expect(first.locator(".found")).to_be_hidden()
-    assert "why=0" in page.url
+    assert "why=1" not in page.url
 
 
 def test_scripts_in_texts_are_shown_but_not_run(opened):
@@ -242,7 +292,7 @@ def test_columns_are_part_of_the_address(opened):
     assert [box.is_checked() for box in second.locator(".chip input").all()] == [True, False]
     second.locator(".chip input").nth(1).check()
     second.locator("select").select_option("min_max")
-    playwright.expect(second.locator(".state")).to_contain_text("linear")
+    playwright.expect(second.locator(".state")).to_contain_text("scaled score")
     playwright.expect(second.locator(".hit").first.locator(".elsewhere")).to_contain_text("in column 1")
     state = parse_qs(urlsplit(page.url).query)
     assert state["view"] == ["dense,late", "dense,late~min_max", "late"]
@@ -259,11 +309,11 @@ def test_columns_are_part_of_the_address(opened):
 
 
 def test_re_ranking_can_be_switched_on(opened):
-    page = opened(f"/?query={QUERY}")
+    page = opened(f"/?query={QUERY}&why=1")
     hits_of(page)
     page.get_by_label("re-rank").check()
     playwright.expect(page.locator(".state")).to_contain_text("re-ranked by reranker")
-    playwright.expect(page.locator(".hit").first.locator(".found")).to_contain_text("before re-ranking #")
+    playwright.expect(page.locator(".hit").first.locator(".found")).to_contain_text("before re-ranking: place ")
     assert parse_qs(urlsplit(page.url).query)["view"] == ["dense,late~read"]
 
 

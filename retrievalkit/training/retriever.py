@@ -26,7 +26,8 @@ from retrievalkit.models.retriever import CPU_BATCH_TOKENS, tokenize
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
-from retrievalkit.training import processes, selection
+from retrievalkit.training import selection
+from retrievalkit.training.collective import ALONE, Collective, GradientSum, divide
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
@@ -37,6 +38,7 @@ from retrievalkit.training.refresh import NegativeRefresh, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
 from retrievalkit.training.session import Manifest, model_card
+from retrievalkit.training.sharding import shard
 from retrievalkit.training.token_cache import TokenCache
 from retrievalkit.training.train import TrainOptions
 
@@ -91,7 +93,8 @@ class RetrieverTraining(Training):
     dev: DevSet | None = None
     refresh: NegativeRefresh | None = None
 
-    def __init__(self, options: TrainOptions) -> None:
+    def __init__(self, options: TrainOptions, collective: Collective = ALONE) -> None:
+        self.collective = collective
         self.data = data = ExampleData.read(options.examples, options.corpus, options.dev)
         self.sharded = options.sharding == "full"
         rows, dev = data.train.rows, data.dev.rows if data.dev is not None else ()
@@ -140,11 +143,14 @@ class RetrieverTraining(Training):
                 mask_false_negatives=mask,
                 corpus=data.corpus,
                 seed=options.seed,
+                collective=collective,
             )
         if refresh is not None and data.corpus is not None:
             known = against_corpus(data.train, data.corpus).rows
             known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
-            self.refresh = NegativeRefresh(self.samples, known, data.corpus, refresh, options.precision, self.retriever)
+            self.refresh = NegativeRefresh(
+                self.samples, known, data.corpus, refresh, options.precision, self.retriever, collective
+            )
 
     def dry_run(self) -> None:
         """Check the first step, dev evaluation and mining of negatives before training, and refuse conflicts."""
@@ -157,7 +163,7 @@ class RetrieverTraining(Training):
             conflicts = {
                 "--dev": self.dev is not None,
                 "--refresh-negatives": self.refresh is not None,
-                "a single process": processes.count() == 1,
+                "a single process": self.collective.size == 1,
                 "--separate-towers": len(self.retriever.towers) > 1,
                 "frozen weights (LoRA)": not all(weight.requires_grad for weight in self.module.parameters()),
             }
@@ -193,7 +199,7 @@ class RetrieverTraining(Training):
         del folder
         options = self.options
         selection.report_held_out(self)
-        if processes.is_main():
+        if self.collective.is_main:
             examples = counted(len(self.samples), "examples")
             rate = f"learning rate {options.learning_rate:g}, warm-up {options.warmup_ratio:g}"
             say(f"{examples}: epochs {options.epochs:g}, batch size {options.batch_size}, {rate}", err=True)
@@ -219,7 +225,7 @@ class RetrieverTraining(Training):
 
     def shard(self) -> None:
         """Shard the weights of retriever and loss."""
-        processes.shard(self.retriever, self.module.loss)
+        shard(self.retriever, self.module.loss, self.collective)
 
     def collate(self, keys: Sequence[Key]) -> StepInputs:
         """Return the step with the texts that this process encodes."""
@@ -230,9 +236,9 @@ class RetrieverTraining(Training):
         sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
         for side, texts in sides:
             # By characters: each process tokenises only its own texts.
-            shares[side] = processes.divide([len(text.title) + len(text.body) for text in texts], processes.count())
+            shares[side] = divide([len(text.title) + len(text.body) for text in texts], self.collective.size)
             # A process without texts encodes another's text, for the shape of its representation.
-            own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
+            own = [texts[row] for row in shares[side][self.collective.rank]] or texts[:1]
             tower = self.retriever.tower(side)
             token_ids = self.tokens.tokenize(own, side)
             lengths = [len(ids) for ids in token_ids]
@@ -240,9 +246,11 @@ class RetrieverTraining(Training):
                 chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))
         return StepInputs(chunks, shares, *step.tensors())
 
-    def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+    def run(
+        self, inputs: StepInputs, progress: Progress, backward: Backward, gradients: GradientSum
+    ) -> dict[str, Tensor]:
         """Encode, gather the representations of all processes, and compute the loss of the whole step."""
-        loss = self.module.loss
+        loss, collective = self.module.loss, self.collective
 
         def encode(batch: Batch, side: Side) -> Representation:
             with autocast(self.precision, batch.input_ids.device):
@@ -250,11 +258,11 @@ class RetrieverTraining(Training):
             return representation
 
         def compare(queries: Representation, documents: Representation) -> LossValue:
-            if processes.count() > 1:
-                queries = processes.gather(queries, inputs.shares["query"])
-                documents = processes.gather(documents, inputs.shares["document"])
+            if collective.size > 1:
+                queries = collective.gather(queries, inputs.shares["query"])
+                documents = collective.gather(documents, inputs.shares["document"])
             targets = (inputs.positives, progress, inputs.ignore, inputs.teacher)
-            with processes.same_draws(progress.step, queries.device):
+            with collective.same_draws(progress.step, queries.device):
                 value: LossValue = loss(queries, documents, *targets)
             if not value.total.requires_grad:
                 problem = "its total does not depend on the representations of a step, so nothing would be trained"
@@ -263,14 +271,14 @@ class RetrieverTraining(Training):
 
         chunks = inputs.parts(self.limit.reduced)
         if self.sharded:
-            idle = max(processes.everywhere(len(chunks))) - len(chunks)
-            value = cached_step(encode, chunks, compare, backward, idle)
+            idle = max(collective.everywhere(len(chunks))) - len(chunks)
+            value = cached_step(encode, chunks, compare, backward, gradients, idle)
         else:
-            value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
+            value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward, gradients)
         # The loss's own weights have the gradient of the whole step in every process, and gradients are summed.
         for parameter in loss.parameters():
-            if parameter.grad is not None and processes.count() > 1:
-                parameter.grad /= processes.count()
+            if parameter.grad is not None and collective.size > 1:
+                parameter.grad /= collective.size
         return {**value.terms, "loss": value.total}
 
     def reduce(self, inputs: StepInputs) -> StepInputs | None:

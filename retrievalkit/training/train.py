@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from retrievalkit.contracts.declarations import Flag, Named, Reads, command
@@ -80,7 +81,7 @@ def train(options: TrainOptions) -> Folder:
         from retrievalkit.training.selection import dev_summary
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: RetrieverTraining(options), options)
+    manifest = run_training(partial(RetrieverTraining, options), options)
     counts = manifest["counts"]
     pooling = f" ({manifest['options']['pooling']})" if "pooling" in manifest["options"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")

@@ -9,6 +9,7 @@ torchrun starts several processes. The output is an ordinary Hugging Face folder
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from retrievalkit.contracts.declarations import Flag, Reads, command
@@ -50,7 +51,7 @@ def train_reranker(options: TrainRerankerOptions) -> Folder:
         from retrievalkit.training.selection import dev_summary
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: RerankerTraining(options), options)
+    manifest = run_training(partial(RerankerTraining, options), options)
     counts = manifest["counts"]
     dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")

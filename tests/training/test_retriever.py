@@ -21,6 +21,7 @@ from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
 from retrievalkit.training import loop
+from retrievalkit.training.collective import ALONE
 from retrievalkit.training.options import TrainingOptions
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.selection import DevSet
@@ -196,7 +197,7 @@ def test_the_largest_step_is_tried_before_the_training(tiny_model, tiny_collecti
     training = RetrieverTraining(options)
     memory, weights = DeviceMemory(60), [one.clone() for one in training.module.parameters()]
     memory.limit(training.retriever.tower("document").model)
-    trained = loop.Loop(training, training.options, tmp_path)
+    trained = loop.Loop.prepare(training, ALONE, tmp_path)
     state = torch.get_rng_state()
     trained.try_largest_step()
     assert training.cached

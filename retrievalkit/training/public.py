@@ -11,9 +11,10 @@ are in `retrievalkit.contracts.commands`.
 from __future__ import annotations
 
 from retrievalkit.models.precision import autocast, default_device
+from retrievalkit.training.card import model_card
 from retrievalkit.training.collective import Collective
 from retrievalkit.training.microbatch import Part, PartedTraining
 from retrievalkit.training.ranks import lead
-from retrievalkit.training.session import model_card, run_training
+from retrievalkit.training.session import run_training
 
 __all__ = ["Collective", "Part", "PartedTraining", "autocast", "default_device", "lead", "model_card", "run_training"]

@@ -38,9 +38,9 @@ from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NEGATIVES, NOT_WEIGHTS
 from retrievalkit.training.collective import Collective
 from retrievalkit.training.loop import Log
+from retrievalkit.training.options import TrainOptions
 from retrievalkit.training.ranks import lead
 from retrievalkit.training.sampling import ExampleSampler
-from retrievalkit.training.train import TrainOptions
 
 _WORK = "refresh"
 

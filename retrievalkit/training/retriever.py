@@ -18,7 +18,7 @@ from torch import Tensor
 from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
-from retrievalkit.data.examples import against_corpus, check_teacher
+from retrievalkit.data.examples import Example, against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from retrievalkit.models.batches import MOST_TEXTS, TokenLimit, token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
@@ -27,6 +27,7 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import selection
+from retrievalkit.training.card import Manifest, model_card
 from retrievalkit.training.collective import ALONE, Collective, GradientSum, divide
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
@@ -34,17 +35,60 @@ from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, Training
 from retrievalkit.training.objective import Objective, create_loss, describe_loss, options_by_loss
-from retrievalkit.training.refresh import NegativeRefresh, refresh_options
+from retrievalkit.training.options import TrainOptions
+from retrievalkit.training.refresh import NegativeRefresh, RefreshOptions, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
-from retrievalkit.training.session import Manifest, model_card
 from retrievalkit.training.sharding import shard
 from retrievalkit.training.token_cache import TokenCache
-from retrievalkit.training.train import TrainOptions
 
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
 _COMPARED = 1_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training before its model is loaded: the examples, and a schedule that suits them.
+
+    Attributes:
+        options: All options, with the schedule.
+        data: Examples and corpus.
+        samples: Draws the examples of each step.
+        dev: Examples to measure on, of `data.dev` or held out; () = none.
+        refresh: Options of mining negatives during the training; None = they stay.
+    """
+
+    options: TrainOptions
+    data: ExampleData
+    samples: ExampleSampler
+    dev: Sequence[Example]
+    refresh: RefreshOptions | None
+
+    @property
+    def held_out(self) -> bool:
+        """True if the dev examples are held out of the training examples."""
+        return self.data.dev is None and bool(self.dev)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of examples, for the manifest."""
+        return {"examples": len(self.samples), **({"held_out": len(self.dev)} if self.held_out else {})}
+
+
+def plan(options: TrainOptions) -> Plan:
+    """Read the examples, hold some out, and complete the options; cheap, since no model is loaded."""
+    data = ExampleData.read(options.examples, options.corpus, options.dev)
+    rows, dev = data.train.rows, data.dev.rows if data.dev is not None else ()
+    if data.dev is None and options.sharding != "full":
+        rows, dev = hold_out(rows, options)
+    samples = ExampleSampler.of(rows, options, sampling=options.sampling)
+    options = options.suited(len(samples))
+    refresh = refresh_options(options)
+    if refresh is not None and data.corpus is None:
+        msg = "--refresh-negatives mines passages of a corpus. Name it: --corpus CORPUS"
+        raise InputError(msg)
+    return Plan(options, data, samples, dev, refresh)
 
 
 @dataclass(frozen=True)
@@ -94,20 +138,9 @@ class RetrieverTraining(Training):
     refresh: NegativeRefresh | None = None
 
     def __init__(self, options: TrainOptions, collective: Collective = ALONE) -> None:
-        self.collective = collective
-        self.data = data = ExampleData.read(options.examples, options.corpus, options.dev)
-        self.sharded = options.sharding == "full"
-        rows, dev = data.train.rows, data.dev.rows if data.dev is not None else ()
-        if data.dev is None and not self.sharded:
-            rows, dev = hold_out(rows, options)
-            self.held_out = bool(dev)
-        self.samples = ExampleSampler.of(rows, options, sampling=options.sampling)
-        self.counts = {"examples": len(self.samples), **({"held_out": len(dev)} if self.held_out else {})}
-        self.options = options = options.suited(len(self.samples))
-        refresh = refresh_options(options)
-        if refresh is not None and data.corpus is None:
-            msg = "--refresh-negatives mines passages of a corpus. Name it: --corpus CORPUS"
-            raise InputError(msg)
+        self.collective, self.plan = collective, plan(options)
+        self.options, self.samples, self.counts = self.plan.options, self.plan.samples, self.plan.counts
+        self.held_out, self.sharded = self.plan.held_out, options.sharding == "full"
         self.retriever = initialize(options)
         loss = options.loss or self.retriever.pooler.default_loss
         transformers.set_seed(options.seed)
@@ -116,12 +149,23 @@ class RetrieverTraining(Training):
         self.described = {
             **self.retriever.description,
             "loss": describe_loss(loss, options.loss_options, cosine=cosine),
-            "training": options.training(),
-            **({} if refresh is None else {"refresh": refresh.as_dict()}),
+            "training": self.options.training(),
+            **({} if self.plan.refresh is None else {"refresh": self.plan.refresh.as_dict()}),
             **({} if options.sharding == "none" else {"sharding": options.sharding}),
         }
-        self.inputs = {"model": storage.describe_input(options.model, self.retriever.fingerprint), **data.inputs}
-        device, encoder = default_device(), self.retriever.tower("document")
+        data, model = self.plan.data, storage.describe_input(options.model, self.retriever.fingerprint)
+        self.inputs = {"model": model, **data.inputs}
+        self._bound_memory()
+        mask = options.false_negatives == "mask"
+        self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
+        self.tokens = TokenCache(partial(tokenize, self.retriever))
+        self.measured_before = bool(self.plan.dev) and options.rank_from is None
+        self.dev = self._dev_set(mask) if self.plan.dev else None
+        self.refresh = self._negative_refresh()
+
+    def _bound_memory(self) -> None:
+        """Choose the precision, and the number of tokens that are encoded at a time."""
+        options, device, encoder = self.options, default_device(), self.retriever.tower("document")
         self.precision = resolve_precision(options.precision, device, half=encoder.half_only)
         self.cached = options.micro_batch_size is not None
         self.limit = TokenLimit(encoder.info.width, encoder.info.layers)
@@ -129,28 +173,30 @@ class RetrieverTraining(Training):
         reserved = sum(weight.nbytes * (4 if weight.requires_grad else 1) for weight in self.module.parameters())
         on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
         self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
-        mask = options.false_negatives == "mask"
-        self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
-        self.tokens = TokenCache(partial(tokenize, self.retriever))
-        if dev:
-            assert options.batch_size is not None
-            self.measured_before = options.rank_from is None
-            self.dev = DevSet(
-                examples=limited(dev, MOST_MEASURED, options.seed) if self.measured_before else dev,
-                passage=data.passage,
-                batch_size=options.batch_size,
-                rank_from=options.rank_from,
-                mask_false_negatives=mask,
-                corpus=data.corpus,
-                seed=options.seed,
-                collective=collective,
-            )
-        if refresh is not None and data.corpus is not None:
-            known = against_corpus(data.train, data.corpus).rows
-            known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
-            self.refresh = NegativeRefresh(
-                self.samples, known, data.corpus, refresh, options.precision, self.retriever, collective
-            )
+
+    def _dev_set(self, mask_false_negatives: bool) -> DevSet:
+        options, data = self.options, self.plan.data
+        assert options.batch_size is not None
+        return DevSet(
+            examples=limited(self.plan.dev, MOST_MEASURED, options.seed) if self.measured_before else self.plan.dev,
+            passage=data.passage,
+            batch_size=options.batch_size,
+            rank_from=options.rank_from,
+            mask_false_negatives=mask_false_negatives,
+            corpus=data.corpus,
+            seed=options.seed,
+            collective=self.collective,
+        )
+
+    def _negative_refresh(self) -> NegativeRefresh | None:
+        options, data, refresh = self.options, self.plan.data, self.plan.refresh
+        if refresh is None or data.corpus is None:
+            return None
+        known = against_corpus(data.train, data.corpus).rows
+        known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
+        return NegativeRefresh(
+            self.samples, known, data.corpus, refresh, options.precision, self.retriever, self.collective
+        )
 
     def dry_run(self) -> None:
         """Check the first step, dev evaluation and mining of negatives before training, and refuse conflicts."""
@@ -177,7 +223,7 @@ class RetrieverTraining(Training):
                 raise OptionError(msg)
             self.refresh.check()
         if loss.needs_teacher:
-            check_teacher(self.data.train, negatives=self.options.negatives)
+            check_teacher(self.plan.data.train, negatives=self.options.negatives)
         self._note_settings()
         self.module.to(default_device())
         texts = self.assembler.assemble(first_draws(self.samples))

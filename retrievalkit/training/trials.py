@@ -26,11 +26,11 @@ from retrievalkit.reporting.table import text_table
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints
 from retrievalkit.training.collective import Collective
+from retrievalkit.training.options import TrainOptions, TuneOptions
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.selection import NDCG
 from retrievalkit.training.session import Manifest, run_training
-from retrievalkit.training.train import TrainOptions, train
-from retrievalkit.training.tune import TuneOptions
+from retrievalkit.training.train import train
 
 try:
     import optuna

@@ -54,8 +54,8 @@ from retrievalkit.scoring import top_k
 from retrievalkit.scoring.device_blocks import DeviceBlocks
 from retrievalkit.training.collective import Collective, GradientSum
 from retrievalkit.training.loop import Loop
+from retrievalkit.training.options import TrainOptions
 from retrievalkit.training.retriever import RetrieverTraining
-from retrievalkit.training.train import TrainOptions
 
 Figures = dict[str, Any]
 

@@ -28,9 +28,9 @@ from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.search import pair_scoring
 from retrievalkit.training.collective import GradientSum
-from retrievalkit.training.options import RerankerOptions
+from retrievalkit.training.options import RerankerOptions, TrainRerankerOptions
 from retrievalkit.training.reranker import DevLists, RerankerTraining, listwise, pointwise
-from retrievalkit.training.train_reranker import TrainRerankerOptions, train_reranker
+from retrievalkit.training.train_reranker import train_reranker
 from trainings import log_of, quick_training
 
 # Three steps per epoch.

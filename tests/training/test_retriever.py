@@ -22,10 +22,10 @@ from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
 from retrievalkit.training import loop
 from retrievalkit.training.collective import ALONE
-from retrievalkit.training.options import TrainingOptions
+from retrievalkit.training.options import TrainingOptions, TrainOptions
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.selection import DevSet
-from retrievalkit.training.train import TrainOptions, train
+from retrievalkit.training.train import train
 from trainings import bytes_of, log_of, weights_of
 
 

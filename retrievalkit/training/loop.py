@@ -23,7 +23,6 @@ from transformers.trainer_pt_utils import get_parameter_names
 from retrievalkit.contracts import Progress
 from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError, check_choice
-from retrievalkit.models.allocation import held_memory, return_freed_memory
 from retrievalkit.models.precision import Precision
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
@@ -50,7 +49,7 @@ Log = Callable[[dict[str, float]], None]
 
 # Dev evaluations by nDCG@10 per training, which take as long as many steps.
 _JUDGED = 5
-_STEPS_OF_KEPT_MEMORY = 100
+_STATUS = Path("/proc/self/status")
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -176,107 +175,67 @@ class Training:
 
 @dataclass
 class Loop:
-    """A running training: its optimizer and schedule, and the steps done.
-
-    Attributes:
-        folder: Folder of log and states.
-        gradients: The sum of each step's gradients over all processes.
-        epoch_steps: Steps per epoch.
-        total: Steps of the whole training.
-        name: Name of the training for trackers.
-        state: Saved state to continue from, until it is loaded.
-        done: Steps done.
-        terms: Values of the loss and its terms since the last log line.
-        texts: Number of texts since the last log line, which was written at `since`.
-        shown: Values in the progress bar.
-    """
+    """A training from the start or from a saved state; `run` prepares and runs its steps."""
 
     training: Training
     collective: Collective
     folder: Path
-    accelerator: Accelerator
-    optimizer: Any
-    schedule: Any
-    gradients: GradientSum
-    epoch_steps: int
-    total: int
-    bar: ProgressBar
-    name: str = "training"
     state: Path | None = None
+    name: str = "training"
+    trackers: Sequence[str] = ()
     done: int = 0
     terms: dict[str, list[Tensor]] = field(default_factory=dict)
+    shown: dict[str, float] = field(default_factory=dict)
     texts: int = 0
     since: float = 0.0
-    shown: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def prepare(
-        cls,
-        training: Training,
-        collective: Collective,
-        folder: Path,
-        state: Path | None = None,
-        name: str = "training",
-        trackers: Sequence[str] = (),
-    ) -> Self:
-        """Prepare a training from the start or from a saved state; `trackers` are names of accelerate's trackers."""
-        training.open(folder)
-        options, module = training.options, training.module
-        epoch_steps = steps_per_epoch(len(training.samples), options.batch_size)
-        total = options.total_steps(epoch_steps)
+    def prepare(self) -> None:
+        """Prepare data, weights, optimizer and schedule of the first step."""
+        self.training.open(self.folder)
+        self.options, self.module = self.training.options, self.training.module
+        self.epoch_steps = steps_per_epoch(len(self.training.samples), self.options.batch_size)
+        self.total = self.options.total_steps(self.epoch_steps)
         # Needed only if a component draws its initial weights without the seed.
-        collective.share_weights(module)
+        self.collective.share_weights(self.module)
         # Each process draws its own dropout.
-        transformers.set_seed(options.seed + collective.rank)
-        done = 0
-        if state is not None:
-            done = checkpoints.step_of(state)
-            checkpoints.load_module(state, module)
-        if training.sharded:
-            training.shard()
+        transformers.set_seed(self.options.seed + self.collective.rank)
+        if self.state is not None:
+            self.done = checkpoints.step_of(self.state)
+            checkpoints.load_module(self.state, self.module)
+        if self.training.sharded:
+            self.training.shard()
         AcceleratorState._reset_state()  # of an earlier training in this process, possibly in another precision
-        accelerator = Accelerator(
-            mixed_precision="fp16" if training.precision == "fp16" else "no",
+        self.accelerator = Accelerator(
+            mixed_precision="fp16" if self.training.precision == "fp16" else "no",
             cpu=not torch.cuda.is_available(),
-            log_with=list(trackers) or None,
-            project_config=ProjectConfiguration(str(folder), logging_dir=str(folder / LOGS)),
+            log_with=list(self.trackers) or None,
+            project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
-        weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-        dtype = torch.bfloat16 if options.gradient_precision == "bf16" else None
+        weights = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
         # FSDP sums the gradients of sharded weights itself.
-        gradients = collective.gradient_sum(() if training.sharded else weights.values(), dtype)
-        decayed = set(get_parameter_names(module, [nn.LayerNorm], _WITHOUT_DECAY))
+        summed = () if self.training.sharded else weights.values()
+        dtype = torch.bfloat16 if self.options.gradient_precision == "bf16" else None
+        self.gradients = self.collective.gradient_sum(summed, dtype)
+        decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
         groups = [
             {"params": [weights[name] for name in weights if (name in decayed) == decays], "weight_decay": decay}
-            for decays, decay in ((True, options.weight_decay), (False, 0.0))
+            for decays, decay in ((True, self.options.weight_decay), (False, 0.0))
         ]
-        adamw = torch.optim.AdamW(groups, lr=options.learning_rate, eps=options.adam_epsilon, fused=True)
+        rate, epsilon = self.options.learning_rate, self.options.adam_epsilon
+        adamw = torch.optim.AdamW(groups, lr=rate, eps=epsilon, fused=True)
+        warmup = int(self.options.warmup_ratio * self.total)
         # A schedule of the plain optimizer: accelerate's wrapper would advance it once per process.
-        schedule = transformers.get_linear_schedule_with_warmup(adamw, int(options.warmup_ratio * total), total)
-        optimizer = accelerator.prepare_optimizer(adamw, device_placement=False)
-        bar = ProgressBar(training.title, total, unit="steps", done=done)
-        return cls(
-            training, collective, folder, accelerator, optimizer, schedule, gradients, epoch_steps, total, bar, name,
-            state, done,
-        )  # fmt: skip
-
-    @property
-    def module(self) -> nn.Module:
-        """All trained parts."""
-        module: nn.Module = self.training.module
-        return module
-
-    @property
-    def options(self) -> LoopOptions:
-        """Options of the loop."""
-        return self.training.options
+        self.schedule = transformers.get_linear_schedule_with_warmup(adamw, warmup, self.total)
+        self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
+        self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
+        if self.accelerator.device.type != "cpu":
+            self.try_largest_step()
 
     def run(self) -> int:
         """Train to the end; return the number of steps."""
+        self.prepare()
         training, main, save_steps = self.training, self.collective.is_main, self.options.save_steps
         logging_steps = self.options.logging_steps or min(10, max(1, self.total // 20))
-        if self.accelerator.device.type != "cpu":
-            self.try_largest_step()
         self.accelerator.init_trackers(self.name)
         if main:
             self.bar.start()
@@ -356,8 +315,6 @@ class Loop:
         self.done += 1
         for name, value in values.items():
             self.terms.setdefault(name, []).append(value.detach().float())
-        if self.done % _STEPS_OF_KEPT_MEMORY == 0:
-            return_freed_memory()
         self.texts += inputs.texts
         return norm, rate
 
@@ -388,7 +345,7 @@ class Loop:
         now = time.monotonic()
         pace = {"texts_per_second": self.texts / max(now - self.since, 1e-9)}
         self.texts, self.since = 0, now
-        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
+        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _held_memory()
         if memory is not None:
             pace["memory_gib"] = memory / (1 << 30)
         # Times differ between equal trainings, which write equal files except in `logs`.
@@ -427,6 +384,12 @@ def batches(samples: Samples, batch_size: int, epoch: int, skipped: int = 0) -> 
     order = samples.order(epoch)
     for step in range(skipped, steps_per_epoch(len(samples), batch_size)):
         yield [(epoch, int(position)) for position in order[step * batch_size : (step + 1) * batch_size]]
+
+
+def _held_memory() -> int | None:
+    """Return the bytes of this process in memory, without mapped files; None if the system does not report them."""
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:")), None)
 
 
 def trackers(names: str) -> tuple[str, ...]:

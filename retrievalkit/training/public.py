@@ -11,9 +11,9 @@ are in `retrievalkit.contracts.commands`.
 from __future__ import annotations
 
 from retrievalkit.models.precision import autocast, default_device
-from retrievalkit.training.card import model_card
 from retrievalkit.training.collective import Collective
 from retrievalkit.training.microbatch import Part, PartedTraining
+from retrievalkit.training.pages import model_card
 from retrievalkit.training.ranks import lead
 from retrievalkit.training.session import run_training
 

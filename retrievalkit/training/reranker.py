@@ -32,12 +32,12 @@ from retrievalkit.models.cross_encoder import CPU_BATCH_TOKENS, KIND, CrossEncod
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
-from retrievalkit.training.card import Manifest, model_card
 from retrievalkit.training.collective import ALONE, Collective
 from retrievalkit.training.examples import ExampleData, examples_at
 from retrievalkit.training.loop import Key
 from retrievalkit.training.microbatch import Part, PartedTraining, Parts, slices
 from retrievalkit.training.options import TrainRerankerOptions
+from retrievalkit.training.pages import Manifest, model_card
 from retrievalkit.training.sampling import Draw, ExampleSampler, Known, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import LISTED, MOST_MEASURED, Values, note_few, rank_metrics, report_held_out
 

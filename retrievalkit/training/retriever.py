@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,7 +26,6 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import selection
-from retrievalkit.training.card import Manifest, model_card
 from retrievalkit.training.collective import ALONE, Collective, GradientSum, divide
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
@@ -36,11 +34,11 @@ from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, Training
 from retrievalkit.training.objective import Objective, create_loss, describe_loss, options_by_loss
 from retrievalkit.training.options import TrainOptions
+from retrievalkit.training.pages import Manifest, model_card
 from retrievalkit.training.refresh import NegativeRefresh, RefreshOptions, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
 from retrievalkit.training.sharding import shard
-from retrievalkit.training.token_cache import TokenCache
 
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
@@ -49,31 +47,17 @@ _COMPARED = 1_000
 
 @dataclass(frozen=True)
 class Plan:
-    """A training before its model is loaded: the examples, and a schedule that suits them.
+    """A training before its model is loaded: its examples, and options with a schedule that suits them.
 
-    Attributes:
-        options: All options, with the schedule.
-        data: Examples and corpus.
-        samples: Draws the examples of each step.
-        dev: Examples to measure on, of `data.dev` or held out; () = none.
-        refresh: Options of mining negatives during the training; None = they stay.
+    `dev` are the examples to measure on, if any; they may be held out of the training examples.
     """
 
     options: TrainOptions
     data: ExampleData
     samples: ExampleSampler
     dev: Sequence[Example]
+    held_out: bool
     refresh: RefreshOptions | None
-
-    @property
-    def held_out(self) -> bool:
-        """True if the dev examples are held out of the training examples."""
-        return self.data.dev is None and bool(self.dev)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Numbers of examples, for the manifest."""
-        return {"examples": len(self.samples), **({"held_out": len(self.dev)} if self.held_out else {})}
 
 
 def plan(options: TrainOptions) -> Plan:
@@ -88,7 +72,7 @@ def plan(options: TrainOptions) -> Plan:
     if refresh is not None and data.corpus is None:
         msg = "--refresh-negatives mines passages of a corpus. Name it: --corpus CORPUS"
         raise InputError(msg)
-    return Plan(options, data, samples, dev, refresh)
+    return Plan(options, data, samples, dev, data.dev is None and bool(dev), refresh)
 
 
 @dataclass(frozen=True)
@@ -139,8 +123,10 @@ class RetrieverTraining(Training):
 
     def __init__(self, options: TrainOptions, collective: Collective = ALONE) -> None:
         self.collective, self.plan = collective, plan(options)
-        self.options, self.samples, self.counts = self.plan.options, self.plan.samples, self.plan.counts
-        self.held_out, self.sharded = self.plan.held_out, options.sharding == "full"
+        options, data, dev, refresh = self.plan.options, self.plan.data, self.plan.dev, self.plan.refresh
+        self.options, self.samples, self.held_out = options, self.plan.samples, self.plan.held_out
+        self.sharded = options.sharding == "full"
+        self.counts = {"examples": len(self.samples), **({"held_out": len(dev)} if self.held_out else {})}
         self.retriever = initialize(options)
         loss = options.loss or self.retriever.pooler.default_loss
         transformers.set_seed(options.seed)
@@ -149,19 +135,32 @@ class RetrieverTraining(Training):
         self.described = {
             **self.retriever.description,
             "loss": describe_loss(loss, options.loss_options, cosine=cosine),
-            "training": self.options.training(),
-            **({} if self.plan.refresh is None else {"refresh": self.plan.refresh.as_dict()}),
+            "training": options.training(),
+            **({} if refresh is None else {"refresh": refresh.as_dict()}),
             **({} if options.sharding == "none" else {"sharding": options.sharding}),
         }
-        data, model = self.plan.data, storage.describe_input(options.model, self.retriever.fingerprint)
-        self.inputs = {"model": model, **data.inputs}
+        self.inputs = {"model": storage.describe_input(options.model, self.retriever.fingerprint), **data.inputs}
         self._bound_memory()
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
-        self.tokens = TokenCache(partial(tokenize, self.retriever))
-        self.measured_before = bool(self.plan.dev) and options.rank_from is None
-        self.dev = self._dev_set(mask) if self.plan.dev else None
-        self.refresh = self._negative_refresh()
+        if dev:
+            assert options.batch_size is not None
+            self.measured_before = options.rank_from is None
+            self.dev = DevSet(
+                examples=limited(dev, MOST_MEASURED, options.seed) if self.measured_before else dev,
+                passage=data.passage,
+                batch_size=options.batch_size,
+                rank_from=options.rank_from,
+                mask_false_negatives=mask,
+                corpus=data.corpus,
+                seed=options.seed,
+                collective=collective,
+            )
+        if refresh is not None and data.corpus is not None:
+            known = against_corpus(data.train, data.corpus).rows
+            known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
+            own = self.samples, known, data.corpus, refresh, options.precision, self.retriever, collective
+            self.refresh = NegativeRefresh(*own)
 
     def _bound_memory(self) -> None:
         """Choose the precision, and the number of tokens that are encoded at a time."""
@@ -173,30 +172,6 @@ class RetrieverTraining(Training):
         reserved = sum(weight.nbytes * (4 if weight.requires_grad else 1) for weight in self.module.parameters())
         on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
         self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
-
-    def _dev_set(self, mask_false_negatives: bool) -> DevSet:
-        options, data = self.options, self.plan.data
-        assert options.batch_size is not None
-        return DevSet(
-            examples=limited(self.plan.dev, MOST_MEASURED, options.seed) if self.measured_before else self.plan.dev,
-            passage=data.passage,
-            batch_size=options.batch_size,
-            rank_from=options.rank_from,
-            mask_false_negatives=mask_false_negatives,
-            corpus=data.corpus,
-            seed=options.seed,
-            collective=self.collective,
-        )
-
-    def _negative_refresh(self) -> NegativeRefresh | None:
-        options, data, refresh = self.options, self.plan.data, self.plan.refresh
-        if refresh is None or data.corpus is None:
-            return None
-        known = against_corpus(data.train, data.corpus).rows
-        known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
-        return NegativeRefresh(
-            self.samples, known, data.corpus, refresh, options.precision, self.retriever, self.collective
-        )
 
     def dry_run(self) -> None:
         """Check the first step, dev evaluation and mining of negatives before training, and refuse conflicts."""
@@ -286,7 +261,7 @@ class RetrieverTraining(Training):
             # A process without texts encodes another's text, for the shape of its representation.
             own = [texts[row] for row in shares[side][self.collective.rank]] or texts[:1]
             tower = self.retriever.tower(side)
-            token_ids = self.tokens.tokenize(own, side)
+            token_ids = tokenize(self.retriever, own, side)
             lengths = [len(ids) for ids in token_ids]
             for rows in token_budget_batches(lengths, budget, most=most):
                 chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))

@@ -17,9 +17,9 @@ from retrievalkit.models.pretrained import load_weights, quiet, uploading
 from retrievalkit.storage import NOT_WEIGHTS
 from retrievalkit.training import checkpoints
 from retrievalkit.training.collective import Collective, joined
-from retrievalkit.training.curves import write_curves
 from retrievalkit.training.loop import Loop, Training, trackers
 from retrievalkit.training.options import RunOptions
+from retrievalkit.training.pages import write_curves
 from retrievalkit.training.selection import BEST, best_of
 
 Manifest = dict[str, Any]
@@ -74,7 +74,7 @@ def run_training(prepare: Callable[[Collective], Training], options: RunOptions)
             if manifest is None:
                 kept = checkpoints.only_resumable_kept(staging, training.work)
                 with kept if main else storage.full_disk_named(staging), quiet():
-                    steps = Loop.prepare(training, collective, staging, last, output.name, followers).run()
+                    steps = Loop(training, collective, staging, last, output.name, followers).run()
                     if main and (staging / BEST).exists():
                         load_weights(training.module, staging / BEST)
                 manifest = _finish(training, staging, steps) if main else {}

@@ -21,7 +21,7 @@ def tune(options: TuneOptions) -> Folder:
     Prints the trials, the untrained model first, and the rkit train command of the best trial.
     """
     with large_imports():
-        from retrievalkit.training.trials import search
+        from retrievalkit.training.hyperparameters import search
 
     with uploading(options.output, options.push):
         manifest = search(options)

@@ -75,7 +75,7 @@ def test_the_training_of_another_torchrun_is_not_resumed(programs, tmp_path, mon
     cut_off(programs["train"], tmp_path / "out")
     as_by_torchrun(monkeypatch, run=then)
     found = []
-    monkeypatch.setattr(session.Loop, "prepare", lambda *given: found.append(given[3]))
+    monkeypatch.setattr(session, "Loop", lambda *given: found.append(given[3]))
     with pytest.raises(AttributeError):
         programs["train"](tmp_path / "out")
     assert [last is not None for last in found] == [goes_on]

@@ -377,11 +377,10 @@ def one_step(quick, output, **changes):
     seen = {}
 
     class Watching(loop.Loop):
-        @classmethod
-        def prepare(cls, training, *words):
+        def prepare(self):
             # In float64: rounding would hide a mistake.
-            training.module.double()
-            self = super().prepare(training, *words)
+            self.training.module.double()
+            super().prepare()
             clip = self.accelerator.clip_grad_norm_
 
             def watched(weights, most):
@@ -390,7 +389,6 @@ def one_step(quick, output, **changes):
                 return clip(weights, most)
 
             self.accelerator.clip_grad_norm_ = watched
-            return self
 
         def compute_step(self, inputs):
             returned = super().compute_step(inputs)

@@ -197,7 +197,8 @@ def test_the_largest_step_is_tried_before_the_training(tiny_model, tiny_collecti
     training = RetrieverTraining(options)
     memory, weights = DeviceMemory(60), [one.clone() for one in training.module.parameters()]
     memory.limit(training.retriever.tower("document").model)
-    trained = loop.Loop.prepare(training, ALONE, tmp_path)
+    trained = loop.Loop(training, ALONE, tmp_path)
+    trained.prepare()
     state = torch.get_rng_state()
     trained.try_largest_step()
     assert training.cached

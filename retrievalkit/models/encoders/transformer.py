@@ -22,7 +22,6 @@ from retrievalkit.contracts import SIDES, Batch, Encoder, EncoderInfo, LayerShap
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.models.allocation import keep_freed_memory
 from retrievalkit.models.architectures import (
     embed,
     first_position,
@@ -173,7 +172,6 @@ class Transformer(Encoder):
         super().prepare(needs)
         self.needs = needs
         self._prepare_model()
-        keep_freed_memory()
         vocabulary, width = {}, self.info.width
         if needs.extra_tokens:
             vocabulary, width = self.tokenizer.get_vocab(), self._embeddings.embedding_dim

@@ -58,9 +58,9 @@ def start(function, folder, count):
     def run(rank):
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         os.environ.update({name: str(value) for name, value in own.items()})
-        from retrievalkit.training import processes
+        from retrievalkit.training.collective import join
 
-        processes.join()
+        join()
         import torch
 
         torch.save(function(), folder / f"{rank}.pt")

@@ -11,6 +11,7 @@ from retrievalkit import registry
 from retrievalkit.contracts import Progress
 from retrievalkit.errors import UnsupportedError
 from retrievalkit.models.retriever import Retriever
+from retrievalkit.training.collective import GradientSum
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]
@@ -113,6 +114,7 @@ def gradients(retriever, chunks, loss, step):
         chunks,
         lambda queries, documents: loss(queries, documents, POSITIVES, Progress(2, 0.5, 10), IGNORE, TEACHER),
         torch.autograd.backward,
+        GradientSum([]),
     )
     named = retriever.named_parameters()
     return value.total.detach(), {name: weight.grad.clone() for name, weight in named if weight.grad is not None}

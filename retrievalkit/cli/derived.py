@@ -97,10 +97,10 @@ class DerivedCommand(click.Command):
                 error = click.UsageError(f"{error.message}. {more}", error.ctx)
             if STARTED_BY_TORCHRUN not in os.environ:
                 raise error from None
-            from retrievalkit.training import processes
+            from retrievalkit.training.collective import joined
 
             # Only one process reports it.
-            with processes.joined(), processes.together():
+            with joined() as collective, collective.together():
                 raise error from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -122,15 +122,16 @@ class DerivedCommand(click.Command):
 
         if STARTED_BY_TORCHRUN not in os.environ:
             return self._run(read(), as_json)
-        from retrievalkit.training import processes, ranks
+        from retrievalkit.training.collective import joined
+        from retrievalkit.training.ranks import lead
 
-        with processes.joined():
+        with joined() as collective:
             if self.declared.name in _LED:
-                values |= {"ray": RANKS} if processes.count() > 1 else {}
-                return ranks.lead(lambda: self._run(read(), as_json))
-            with processes.together():
+                values |= {"ray": RANKS} if collective.size > 1 else {}
+                return lead(collective, lambda: self._run(read(), as_json))
+            with collective.together():
                 options = read()
-            return self._run(options, as_json, shown=processes.is_main())
+            return self._run(options, as_json, shown=collective.is_main)
 
     def _run(self, options: Any, as_json: bool, *, shown: bool = True) -> Any:
         # Output to /dev/stdout is not mixed with messages of the command.

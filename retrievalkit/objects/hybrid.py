@@ -27,7 +27,7 @@ from retrievalkit.search.searcher import HITS, Searcher
 from retrievalkit.search.searching import Searching
 
 if TYPE_CHECKING:
-    from retrievalkit.search.tuning import Tuned
+    from retrievalkit.search.fusion_tuning import Tuned
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Hybrid(Searching):
         Raises:
             InputError: No query is judged, or there is nothing to tune.
         """
-        from retrievalkit.search.tuning import tune
+        from retrievalkit.search.fusion_tuning import tune
 
         judged, searcher = read_qrels(inputs.judgements(qrels), "dev"), self.searcher
         dev_queries = searcher.queries_of_runs() if queries is None else read_queries(inputs.queries(queries))

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from retrievalkit.data.qrels import Qrels
     from retrievalkit.data.queries import Query
     from retrievalkit.search.fusion import Fusion
+    from retrievalkit.search.fusion_tuning import Tuned
     from retrievalkit.search.searcher import Searcher
-    from retrievalkit.search.tuning import Tuned
 
 
 @dataclass(frozen=True)
@@ -209,8 +209,8 @@ def _tune(
     queries: list[Query] | None,
 ) -> Tuned:
     """Tune the weights, and print them; without queries to search, write them too."""
+    from retrievalkit.search.fusion_tuning import tune
     from retrievalkit.search.searcher import HITS
-    from retrievalkit.search.tuning import tune
 
     if fusion is None:
         msg = "tune needs several indexes, but there is only one. Give more."

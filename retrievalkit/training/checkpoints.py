@@ -37,8 +37,8 @@ from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NEGATIVES
 from retrievalkit.storage.schemas import File, InnerName
-from retrievalkit.training import processes
 from retrievalkit.training.selection import BEST, SELECTION
+from retrievalkit.training.sharding import whole
 
 if TYPE_CHECKING:
     from retrievalkit.training.loop import Loop
@@ -84,10 +84,10 @@ def saved(folder: Path) -> list[Path]:
 
 def save(loop: Loop, staging: Path) -> None:
     """Write the current state to the training's folder, and remove older states. All processes must call it."""
-    states = staging / STATES
+    states, collective = staging / STATES, loop.collective
     written = states / WRITING / f"step-{loop.done}"
     # The rename at the end completes the state: the files of all processes must exist by then.
-    with processes.together():
+    with collective.together():
         written.mkdir(parents=True, exist_ok=True)
         kind, keys, *rest = np.random.get_state()
         drawn = {
@@ -96,25 +96,25 @@ def save(loop: Loop, staging: Path) -> None:
             "cpu": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         }
-        torch.save(drawn, written / f"random-{processes.rank()}.pt")
+        torch.save(drawn, written / f"random-{collective.rank}.pt")
     optimizer = loop.optimizer.optimizer
     if loop.training.sharded:
         # Gathered in the main process.
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         divided = get_optimizer_state_dict(loop.module, optimizer, options=options)
-        with processes.whole(loop.module):
-            if processes.is_main():
+        with whole(loop.module, collective):
+            if collective.is_main:
                 _write(loop, written, divided)
-    elif processes.is_main():
+    elif collective.is_main:
         _write(loop, written, optimizer.state_dict())
-    if not processes.is_main():
+    if not collective.is_main:
         return
     for path in (staging / name for name in _COPIED):
         if path.exists():
             (written / "copies").mkdir(exist_ok=True)
             _copy(path, written / "copies" / path.name)
     files = storage.describe_files(written)
-    storage.write_json(written / STATE, {"format": 2, "processes": processes.count(), "files": files})
+    storage.write_json(written / STATE, {"format": 2, "processes": collective.size, "files": files})
     state = states / written.name
     written.rename(state)
     for other in saved(states):
@@ -156,7 +156,7 @@ def load(state: Path, loop: Loop) -> None:
             raise ValueError(msg)
         device = loop.accelerator.device
         loop.terms = {name: list(torch.tensor(values, device=device)) for name, values in progress.terms.items()}
-        path = state / f"random-{processes.rank()}.pt"
+        path = state / f"random-{loop.collective.rank}.pt"
         if path.exists():  # missing on a machine that joined later
             drawn = torch.load(path, weights_only=True)
             random.setstate(drawn["python"])
@@ -189,7 +189,9 @@ def finished(output: str | Path, kind: str, identity: dict[str, Any]) -> dict[st
     return manifest if same else None
 
 
-def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False) -> Path | None:
+def prepare_partial(
+    output: str | Path, identity: dict[str, Any], *, resume: bool, again: bool = False, processes: int = 1
+) -> Path | None:
     """Keep the files of an interrupted training that is resumed, else remove them; return its state, None = the start.
 
     If torchrun started the processes `again`, the training resumes without --resume, even with another number of
@@ -216,7 +218,7 @@ def prepare_partial(output: str | Path, identity: dict[str, Any], *, resume: boo
     if not continues:
         return None
     shutil.rmtree(partial / STATES / WRITING, ignore_errors=True)
-    state = choose(partial / STATES, processes=processes.count(), any_number=restarted)
+    state = choose(partial / STATES, processes=processes, any_number=restarted)
     for path in (partial / name for name in _COPIED):
         storage.discard(path)
         if state is not None and (state / "copies" / path.name).exists():
@@ -266,13 +268,12 @@ def only_resumable_kept(staging: Path, work: str | None) -> Iterator[None]:
         with storage.full_disk_named(staging):
             yield
     except BaseException as error:
-        if processes.is_main():
-            shutil.rmtree(staging / STATES / WRITING, ignore_errors=True)
-            last = saved(staging / STATES)
-            worked = work is not None and (staging / work).exists()
-            # The prepared work may have filled the disk.
-            if not last and (isinstance(error, OSError) or not worked):
-                shutil.rmtree(staging, ignore_errors=True)
-            elif isinstance(error, OSError) and last:
-                error.add_note(f"The state after step {step_of(last[0]):,} is kept: --resume continues from there.")
+        shutil.rmtree(staging / STATES / WRITING, ignore_errors=True)
+        last = saved(staging / STATES)
+        worked = work is not None and (staging / work).exists()
+        # The prepared work may have filled the disk.
+        if not last and (isinstance(error, OSError) or not worked):
+            shutil.rmtree(staging, ignore_errors=True)
+        elif isinstance(error, OSError) and last:
+            error.add_note(f"The state after step {step_of(last[0]):,} is kept: --resume continues from there.")
         raise

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from retrievalkit.contracts import SIDES, Batch, LossValue, Representation, Side
 from retrievalkit.contracts.models import to_device
-from retrievalkit.training import processes
+from retrievalkit.training.collective import GradientSum
 
 Encode = Callable[[Batch, Side], Representation]
 Compare = Callable[[Representation, Representation], LossValue]
@@ -47,18 +47,25 @@ class Chunk:
         return [part for chunk in halves for part in chunk.parts(most)]
 
 
-def plain_step(encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward) -> LossValue:
+def plain_step(
+    encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward, gradients: GradientSum
+) -> LossValue:
     """Compute a step with the whole graph in memory. See `cached_step`."""
     parts = [encode(chunk.batch, chunk.side) for chunk in chunks]
-    processes.share_step()
+    gradients.await_others()
     loss = compare(*(_gathered(chunks, parts, side) for side in SIDES))
-    with processes.last_backward():
+    with gradients.last_backward():
         backward(loss.total)
     return loss
 
 
 def cached_step(
-    encode: Encode, chunks: Sequence[Chunk], compare: Compare, backward: Backward, idle: int | None = None
+    encode: Encode,
+    chunks: Sequence[Chunk],
+    compare: Compare,
+    backward: Backward,
+    gradients: GradientSum,
+    idle: int | None = None,
 ) -> LossValue:
     """Compute a step with the graph of one chunk in memory, with the same gradients as `plain_step`; return the loss.
 
@@ -67,6 +74,7 @@ def cached_step(
         chunks: The queries and documents of the step.
         compare: Computes the loss from the representations of all queries and all documents, in row order.
         backward: Back-propagates the loss, scaled if the precision requires it.
+        gradients: The sum of the step's gradients over all processes.
         idle: Number of extra encodings of this process, with zero gradient: with sharded weights, all processes encode
             equally often. None = weights are not sharded.
     """
@@ -80,14 +88,14 @@ def cached_step(
     with torch.no_grad():
         for chunk in spare:
             encode(chunk.batch, chunk.side)
-    processes.share_step()
+    gradients.await_others()
     loss = compare(*(_gathered_leaves(chunks, leaves, side) for side in SIDES))
     backward(loss.total)
     after = _random_state(device)
     for number, (chunk, state, leaf) in enumerate(zip(chunks, states, leaves, strict=True), 1):
         _repeat_from(state, device)
         encoded = encode(chunk.batch, chunk.side)
-        with processes.last_backward() if number == len(chunks) else nullcontext():
+        with gradients.last_backward() if number == len(chunks) else nullcontext():
             leaf.pass_gradient_to(encoded, always=idle is not None)
     for chunk in spare:
         _Leaf.of(encoded := encode(chunk.batch, chunk.side)).pass_gradient_to(encoded, always=True)

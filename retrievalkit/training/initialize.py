@@ -21,7 +21,7 @@ from retrievalkit.errors import OptionError
 from retrievalkit.models.checkpoint import checkpoint_folder, is_checkpoint, missing_plugins_explained, read_checkpoint
 from retrievalkit.models.published import note_left_out
 from retrievalkit.models.retriever import Retriever
-from retrievalkit.training.train import TrainOptions
+from retrievalkit.training.options import TrainOptions
 
 
 def initialize(options: TrainOptions) -> Retriever:

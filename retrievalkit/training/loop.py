@@ -2,7 +2,7 @@
 
 A `Training` computes forward and backward of a step: whole, in parts, or with gradient caching. The loop does the rest:
 AdamW, linear warm-up and decay, gradient clipping by global norm, logging, and saving states from which an interrupted
-training resumes to byte-identical results. Several processes share each step (`retrievalkit.training.processes`).
+training resumes to byte-identical results. Several processes share each step (`retrievalkit.training.collective`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from transformers.trainer_pt_utils import get_parameter_names
 
 from retrievalkit.contracts import Progress
 from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import MissingDependencyError, RetrievalkitError, check_choice
-from retrievalkit.models.allocation import held_memory, return_freed_memory
 from retrievalkit.models.precision import Precision
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import say
-from retrievalkit.training import checkpoints, processes, selection
+from retrievalkit.training import checkpoints, selection
 from retrievalkit.training.checkpoints import LOG, LOGS, PACE, STATES
+from retrievalkit.training.collective import ALONE, Collective, GradientSum, OutOfMemoryElsewhere
 from retrievalkit.training.dry_run import unchanged
 from retrievalkit.training.options import LoopOptions
+from retrievalkit.training.sharding import make_whole
 
 try:
     from accelerate import Accelerator
@@ -49,7 +49,7 @@ Log = Callable[[dict[str, float]], None]
 
 # Dev evaluations by nDCG@10 per training, which take as long as many steps.
 _JUDGED = 5
-_STEPS_OF_KEPT_MEMORY = 100
+_STATUS = Path("/proc/self/status")
 _WITHOUT_DECAY = ["bias", "layernorm", "rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -81,6 +81,7 @@ class Training:
         command: Command that writes the folder, such as "train".
         title: Label of the progress bar.
         work: Name of a folder that `open` writes and a resumed training reuses; removed at the end.
+        collective: The processes that share the training.
         sharded: The processes divide the weights of the module among themselves.
         module: All trained parts, on the training device.
         samples: Samples of an epoch; available after `open`.
@@ -99,6 +100,7 @@ class Training:
     command: ClassVar[str]
     title: ClassVar[str] = "training"
     work: ClassVar[str | None] = None
+    collective: Collective = ALONE
     sharded: bool = False
     module: Any
     options: LoopOptions
@@ -127,13 +129,14 @@ class Training:
         """Return this process's share of the `Inputs` of a step, on the CPU."""
         raise NotImplementedError
 
-    def run(self, inputs: Any, progress: Progress, backward: Backward) -> dict[str, Tensor]:
-        """Compute forward and backward of a step, the last backward pass within `processes.last_backward`.
+    def run(self, inputs: Any, progress: Progress, backward: Backward, gradients: GradientSum) -> dict[str, Tensor]:
+        """Compute forward and backward of a step, the last backward pass within `gradients.last_backward()`.
 
         Args:
             inputs: From `collate`, on the device of the module.
             progress: Current step and epoch.
             backward: Back-propagates a loss, scaled if the precision requires it.
+            gradients: The sum of the gradients over all processes.
 
         Returns:
             The values of the whole step to log, "loss" last, equal in all processes.
@@ -172,26 +175,30 @@ class Training:
 
 @dataclass
 class Loop:
-    """A running training, from the start or from a saved state; `trackers` are names of accelerate's trackers."""
+    """A training from the start or from a saved state; `run` prepares and runs its steps."""
 
     training: Training
-    options: LoopOptions
+    collective: Collective
     folder: Path
     state: Path | None = None
     name: str = "training"
     trackers: Sequence[str] = ()
     done: int = 0
     terms: dict[str, list[Tensor]] = field(default_factory=dict)
+    shown: dict[str, float] = field(default_factory=dict)
+    texts: int = 0
+    since: float = 0.0
 
-    def __post_init__(self) -> None:
+    def prepare(self) -> None:
+        """Prepare data, weights, optimizer and schedule of the first step."""
         self.training.open(self.folder)
+        self.options, self.module = self.training.options, self.training.module
         self.epoch_steps = steps_per_epoch(len(self.training.samples), self.options.batch_size)
         self.total = self.options.total_steps(self.epoch_steps)
-        self.module: nn.Module = self.training.module
         # Needed only if a component draws its initial weights without the seed.
-        processes.share_weights(self.module)
+        self.collective.share_weights(self.module)
         # Each process draws its own dropout.
-        transformers.set_seed(self.options.seed + processes.rank())
+        transformers.set_seed(self.options.seed + self.collective.rank)
         if self.state is not None:
             self.done = checkpoints.step_of(self.state)
             checkpoints.load_module(self.state, self.module)
@@ -205,8 +212,10 @@ class Loop:
             project_config=ProjectConfiguration(str(self.folder), logging_dir=str(self.folder / LOGS)),
         )
         weights = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
+        # FSDP sums the gradients of sharded weights itself.
+        summed = () if self.training.sharded else weights.values()
         dtype = torch.bfloat16 if self.options.gradient_precision == "bf16" else None
-        processes.sum_gradients([] if self.training.sharded else list(weights.values()), dtype)
+        self.gradients = self.collective.gradient_sum(summed, dtype)
         decayed = set(get_parameter_names(self.module, [nn.LayerNorm], _WITHOUT_DECAY))
         groups = [
             {"params": [weights[name] for name in weights if (name in decayed) == decays], "weight_decay": decay}
@@ -219,14 +228,13 @@ class Loop:
         self.schedule = transformers.get_linear_schedule_with_warmup(adamw, warmup, self.total)
         self.optimizer = self.accelerator.prepare_optimizer(adamw, device_placement=False)
         self.bar = ProgressBar(self.training.title, self.total, unit="steps", done=self.done)
-        self.texts, self.since = 0, 0.0
-        self.shown: dict[str, float] = {}
         if self.accelerator.device.type != "cpu":
             self.try_largest_step()
 
     def run(self) -> int:
         """Train to the end; return the number of steps."""
-        training, main, save_steps = self.training, processes.is_main(), self.options.save_steps
+        self.prepare()
+        training, main, save_steps = self.training, self.collective.is_main, self.options.save_steps
         logging_steps = self.options.logging_steps or min(10, max(1, self.total // 20))
         self.accelerator.init_trackers(self.name)
         if main:
@@ -240,13 +248,12 @@ class Loop:
                 selection.judge(training, self.folder, 0, self.log)
             while self.done < self.total:
                 epoch, skipped = divmod(self.done, self.epoch_steps)
-                # A loader draws a random number when created; a state from mid-epoch was saved after that draw.
-                if not skipped:
-                    self._restore()
-                keys = batches(training.samples, self.options.batch_size, epoch, skipped)
-                loader = iter(DataLoader(_Keys(), batch_sampler=keys, collate_fn=training.collate))
                 self._restore()
-                for inputs in islice(read_ahead(loader), self.total - self.done):
+                if not skipped:
+                    # Not used: dropout depends on it, so figures would change without it.
+                    torch.empty((), dtype=torch.int64).random_()
+                steps = batches(training.samples, self.options.batch_size, epoch, skipped)
+                for inputs in islice(read_ahead(map(training.collate, steps)), self.total - self.done):
                     norm, rate = self.compute_step(inputs.to(self.accelerator.device))
                     ends, ends_epoch = self.done == self.total, self.done % self.epoch_steps == 0
                     if ends_epoch and not ends:
@@ -273,9 +280,8 @@ class Loop:
             raise
         finally:
             self.bar.stop()
-            processes.sum_gradients([])
         if training.sharded:
-            processes.make_whole(self.module)
+            make_whole(self.module, self.collective)
         return self.total
 
     def try_largest_step(self) -> None:
@@ -309,8 +315,6 @@ class Loop:
         self.done += 1
         for name, value in values.items():
             self.terms.setdefault(name, []).append(value.detach().float())
-        if self.done % _STEPS_OF_KEPT_MEMORY == 0:
-            return_freed_memory()
         self.texts += inputs.texts
         return norm, rate
 
@@ -319,17 +323,17 @@ class Loop:
         progress = Progress(self.done, self.done / self.epoch_steps, self.total)
         while True:
             try:
-                return self.training.run(inputs, progress, backward)
+                return self.training.run(inputs, progress, backward, self.gradients)
             except torch.OutOfMemoryError as error:
                 failure = error.with_traceback(None)  # which would keep the tensors of the step
             smaller = self.training.reduce(inputs)
-            if smaller is None and not isinstance(failure, processes.OutOfMemoryElsewhere):
+            if smaller is None and not isinstance(failure, OutOfMemoryElsewhere):
                 msg = (
                     "the device has too little memory for the smallest part of a step. Shorten the texts, use a "
                     "smaller model, or set encoder.checkpoint_activations=true."
                 )
                 raise RetrievalkitError(msg) from failure
-            processes.give_up_step()
+            self.gradients.give_up()
             self.module.zero_grad()
             inputs = smaller or inputs
 
@@ -341,7 +345,7 @@ class Loop:
         now = time.monotonic()
         pace = {"texts_per_second": self.texts / max(now - self.since, 1e-9)}
         self.texts, self.since = 0, now
-        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else held_memory()
+        memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _held_memory()
         if memory is not None:
             pace["memory_gib"] = memory / (1 << 30)
         # Times differ between equal trainings, which write equal files except in `logs`.
@@ -352,13 +356,13 @@ class Loop:
         values = {**values, "epoch": self.done / self.epoch_steps}
         self._append(self.folder / LOG, values)
         self.shown |= {name: value for name, value in values.items() if name == "loss" or name.startswith("dev_")}
-        if self.shown and processes.is_main():
+        if self.shown and self.collective.is_main:
             shown = [f"{name} {value:.4f}" for name, value in self.shown.items()]
             self.bar.update(self.done, label=", ".join([self.training.title, *shown]))
 
     def _append(self, path: Path, values: dict[str, float]) -> None:
         self.accelerator.log(values, step=self.done)
-        if processes.is_main():
+        if self.collective.is_main:
             path.parent.mkdir(exist_ok=True)
             with path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"step": self.done, **values}) + "\n")
@@ -382,11 +386,10 @@ def batches(samples: Samples, batch_size: int, epoch: int, skipped: int = 0) -> 
         yield [(epoch, int(position)) for position in order[step * batch_size : (step + 1) * batch_size]]
 
 
-class _Keys(torch.utils.data.Dataset[Key]):
-    """Dataset of the keys themselves: `collate` reads the samples of a whole step at a time."""
-
-    def __getitem__(self, key: Key) -> Key:
-        return key
+def _held_memory() -> int | None:
+    """Return the bytes of this process in memory, without mapped files; None if the system does not report them."""
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:")), None)
 
 
 def trackers(names: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from retrievalkit.contracts import LossValue, Progress
 from retrievalkit.contracts.models import to_device
 from retrievalkit.reporting import notices
-from retrievalkit.training import processes
+from retrievalkit.training.collective import Collective, GradientSum
 from retrievalkit.training.loop import Backward, Key, Training
 
 
@@ -79,32 +79,31 @@ class PartedTraining(Training):
         Every process makes all parts in the same order: what `part_of` draws does not depend on the number of parts
         and processes.
         """
-        shares = [[part_of(part) for part in share] for share in slices(len(keys), self.size)]
-        own = shares[processes.rank()] or [part_of(slice(1)).without_weight()]
+        shares = [[part_of(part) for part in share] for share in slices(len(keys), self.size, self.collective.size)]
+        own = shares[self.collective.rank] or [part_of(slice(1)).without_weight()]
         return Parts(own, len(keys), keys, self.size)
 
     def evaluate(self, parts: Sequence[Part]) -> dict[str, Tensor]:
         """Return the terms of all parts together without dropout, "loss" last; the processes divide the parts."""
-        own, was_training = parts[processes.rank() :: processes.count()], self.module.training
+        own, was_training = parts[self.collective.rank :: self.collective.size], self.module.training
         device = next(self.module.parameters()).device
         self.module.eval()
         with torch.inference_mode():
-            values = run_parts(
-                own or [parts[0].without_weight()], lambda part: self.loss(part.to(device), Progress(0, 0.0, 1)), None
-            )
+            own = own or [parts[0].without_weight()]
+            values = run_parts(own, lambda part: self.loss(part.to(device), Progress(0, 0.0, 1)), self.collective)
         self.module.train(was_training)
         return values
 
-    def run(self, inputs: Parts, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+    def run(self, inputs: Parts, progress: Progress, backward: Backward, gradients: GradientSum) -> dict[str, Tensor]:
         """Compute the loss of the step, part by part."""
         if inputs.size != self.size:  # collated before the device ran out of memory
             inputs = self.collate(inputs.keys).to(next(self.module.parameters()).device)
-        processes.share_step()
-        return run_parts(inputs.parts, lambda part: self.loss(part, progress), backward)
+        gradients.await_others()
+        return run_parts(inputs.parts, lambda part: self.loss(part, progress), self.collective, backward, gradients)
 
     def reduce(self, inputs: Parts) -> Parts | None:
         """Halve the parts; None if they have a single sample."""
-        own = list(slices(len(inputs.keys), self.size))[processes.rank()]
+        own = list(slices(len(inputs.keys), self.size, self.collective.size))[self.collective.rank]
         largest = max((part.stop - part.start for part in own), default=1)
         if largest == 1:
             return None
@@ -118,7 +117,11 @@ class PartedTraining(Training):
 
 
 def run_parts(
-    parts: Sequence[Part], loss_of: Callable[[Part], LossValue], backward: Backward | None
+    parts: Sequence[Part],
+    loss_of: Callable[[Part], LossValue],
+    collective: Collective,
+    backward: Backward | None = None,
+    gradients: GradientSum | None = None,
 ) -> dict[str, Tensor]:
     """Compute forward and, if set, backward of this process's parts, each weighted by its share of the whole step.
 
@@ -127,7 +130,7 @@ def run_parts(
     # Units of the whole step: for the loss under "", and for each term with its own count.
     counts = {"": sum(part.size for part in parts)}
     counts |= {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
-    totals = processes.add_up({name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()})
+    totals = collective.add_up({name: torch.tensor(count, dtype=torch.float64) for name, count in counts.items()})
     sums: dict[str, Tensor] = {}
     for place, part in enumerate(parts, 1):
         value = loss_of(part)
@@ -136,19 +139,18 @@ def run_parts(
         loss = value.total * share
         if value.addends:
             loss = torch.stack([addend * shares.get(name, share) for name, addend in value.addends.items()]).sum()
-        if backward is not None:
-            with processes.last_backward() if place == len(parts) else nullcontext():
+        if backward is not None and gradients is not None:
+            with gradients.last_backward() if place == len(parts) else nullcontext():
                 backward(loss)
         terms = {name: term.detach().float() * shares.get(name, share) for name, term in value.terms.items()}
         for name, number in (*terms.items(), ("loss", loss.detach().float())):
             sums[name] = sums[name] + number if name in sums else number
-    return processes.add_up(sums)
+    return collective.add_up(sums)
 
 
-def slices(count: int, size: int | None) -> Iterator[list[slice]]:
+def slices(count: int, size: int | None, processes: int) -> Iterator[list[slice]]:
     """Yield the parts of each process: slices of a step of `count` samples, each of at most `size`."""
-    several = processes.count()
-    bounds = [count * rank // several for rank in range(several + 1)]
+    bounds = [count * rank // processes for rank in range(processes + 1)]
     for start, stop in pairwise(bounds):
         width = size or max(1, stop - start)
         yield [slice(first, min(first + width, stop)) for first in range(start, stop, width)]

@@ -1,4 +1,4 @@
-"""Training options: of the loop, of trainings on examples, and of each kind of training.
+"""Options of `rkit train`, `rkit tune` and `rkit rerank train`, and of the loop that they share.
 
 This module imports nothing heavy, so that recipes can check options before anything runs.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Le
 
-from retrievalkit.contracts.declarations import Flag, WritingOptions
-from retrievalkit.errors import InputError
+from retrievalkit.contracts.declarations import Flag, Named, Reads, WritingOptions
+from retrievalkit.data import inputs
+from retrievalkit.errors import InputError, OptionError
 
 Count = Annotated[int, Ge(1)]
 Amount = Annotated[float, Ge(0)]
@@ -21,6 +24,9 @@ Share = Annotated[float, Ge(0), Le(1)]
 
 # Number of examples below which batches are small, and minimum number of steps, within 10 epochs.
 _FEW, _STEPS = 1_000, 100
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_Values = Annotated[Sequence[float] | None, Flag(metavar="NUMBER,...")]
 
 LARGEST_SEED = 2**32 - 1
 """The largest seed that NumPy accepts."""
@@ -180,3 +186,104 @@ class RunOptions(LoopOptions, WritingOptions):
     resume: bool = False
     push: Annotated[str | None, Flag(metavar="USER/NAME")] = None
     report_to: Annotated[str, Flag(metavar="NAMES")] = ""
+
+
+@dataclass(frozen=True)
+class TrainOptions(TrainingOptions, RunOptions):
+    """Options of `train`.
+
+    Args:
+        model: Pretrained model to start from: a hub name, a folder, package:NAME/FOLDER; or a checkpoint, whose pooler
+            and options are kept.
+        examples: Training examples: a file, a folder of files, a BEIR folder, pydoc:PACKAGES; in Python also rows.
+        corpus: Passages that the examples refer to by id; not needed if the examples contain the texts.
+        dev: Held-out examples for selecting the best state.
+        encoder: Encoder (rkit plugins list); by default the checkpoint's, else transformer.
+        pooler: Pooler (rkit plugins list); by default the checkpoint's or the model's own (modules.json), else cls.
+        loss: Loss, a sum (contrastive+flops), or a wrapper around another loss ('matryoshka(contrastive)'); by default
+            the pooler's.
+        query_length: Maximum number of tokens per query.
+        document_length: Maximum number of tokens per passage.
+        separate_towers: Separate or shared encoders for queries and passages; by default the checkpoint's, else shared.
+        refresh_negatives: Mine new negatives with the current model every N epochs; --set refresh.OPTION=VALUE sets an
+            option of mine-negatives.
+        sharding: "full" divides weights, gradients and optimizer states among several processes (FSDP).
+    """
+
+    model: Annotated[Any, Flag(("--model",)), Reads(inputs.model)]
+    examples: Annotated[Any, Flag(("--examples",)), Reads(inputs.examples)]
+    _: KW_ONLY
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
+    dev: Annotated[Any, Reads(inputs.examples)] = None
+    encoder: Annotated[str | None, Named("encoder", "transformer")] = None
+    pooler: Annotated[str | None, Named("pooler", "cls")] = None
+    loss: Annotated[str | None, Named("loss")] = None
+    query_length: int | None = None
+    document_length: int | None = None
+    separate_towers: Annotated[bool | None, Flag(("--separate-towers/--shared-tower",))] = None
+    refresh_negatives: Annotated[str | None, Flag(metavar="every=N")] = None
+    sharding: Literal["none", "full"] = "none"
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    pooler_options: Mapping[str, Any] = field(default_factory=dict)
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    refresh_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def adapted(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments, with the components of an `rk.Retriever` as model, and the corpus of `rk.Examples`."""
+        named = getattr(values.get("model"), "named", {})
+        return inputs.with_corpus({**named, **values})
+
+
+@dataclass(frozen=True)
+class TuneOptions(TrainOptions):
+    """Options of `tune`.
+
+    Args:
+        budget: Time to search, such as 90s, 20m or 2h; afterwards no trial starts, and a running trial ends at its next
+            evaluation.
+        learning_rate: Learning rates to try, or a fixed rate; by default half to five times the rate of rkit train.
+        temperature: Temperatures of the loss to try; by default around that of rkit train, unless --set fixes it.
+        epochs: Numbers of epochs to try, or a fixed number; by default half to twice the number of rkit train.
+    """
+
+    _: KW_ONLY
+    budget: Annotated[str, Flag(metavar="TIME")] = "20m"
+    learning_rate: _Values = None  # type: ignore[assignment]
+    temperature: _Values = None
+    epochs: _Values = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[smh]", self.budget):
+            msg = f"--budget is '{self.budget}', and should be a number with s, m or h, such as 90s, 20m or 2h."
+            raise OptionError(msg)
+        for name in ("learning_rate", "temperature", "epochs"):
+            if wrong := [value for value in getattr(self, name) or () if value <= 0]:
+                msg = f"{name} has the value {wrong[0]:g}. Set values above 0."
+                raise OptionError(msg)
+
+    @property
+    def seconds(self) -> float:
+        """Budget in seconds."""
+        return float(self.budget[:-1]) * _SECONDS[self.budget[-1]]
+
+
+@dataclass(frozen=True)
+class TrainRerankerOptions(RerankerOptions, RunOptions):
+    """Options of `train_reranker`.
+
+    Args:
+        model: Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER; or a cross-encoder.
+        examples: Training examples with negatives (rkit mine-negatives); in Python also rows.
+        corpus: Passages that the examples refer to by id; not needed if the examples contain the texts.
+        dev: Held-out examples for selecting the best state.
+    """
+
+    model: Annotated[Any, Flag(("--model",)), Reads(inputs.model)]
+    examples: Annotated[Any, Flag(("--examples",)), Reads(inputs.examples)]
+    _: KW_ONLY
+    corpus: Annotated[Any, Reads(inputs.passages)] = None
+    dev: Annotated[Any, Reads(inputs.examples)] = None
+
+    adapted = staticmethod(inputs.with_corpus)

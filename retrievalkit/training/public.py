@@ -2,7 +2,7 @@
 
     class Distillation(PartedTraining): ...
 
-    manifest = run_training(lambda: Distillation(options), options)
+    manifest = run_training(partial(Distillation, options), options)
 
 As stable for plugins as `retrievalkit.contracts`; `retrievalkit_pretrain` is an example. Heavy to import. The options
 are in `retrievalkit.contracts.commands`.
@@ -11,8 +11,10 @@ are in `retrievalkit.contracts.commands`.
 from __future__ import annotations
 
 from retrievalkit.models.precision import autocast, default_device
+from retrievalkit.training.collective import Collective
 from retrievalkit.training.microbatch import Part, PartedTraining
+from retrievalkit.training.pages import model_card
 from retrievalkit.training.ranks import lead
-from retrievalkit.training.session import model_card, run_training
+from retrievalkit.training.session import run_training
 
-__all__ = ["Part", "PartedTraining", "autocast", "default_device", "lead", "model_card", "run_training"]
+__all__ = ["Collective", "Part", "PartedTraining", "autocast", "default_device", "lead", "model_card", "run_training"]

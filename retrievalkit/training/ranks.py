@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
+from contextvars import ContextVar
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, NoReturn, TypeVar
 
@@ -28,35 +29,35 @@ from retrievalkit.contracts.workers import Item, Result
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.models.batches import in_threads
 from retrievalkit.reporting import notices
-from retrievalkit.training import processes
+from retrievalkit.training.collective import Collective, patience
 
 Value = TypeVar("Value")
 
-_links: list[_Link] = []
-"""In the main process while it leads: a link to each other process."""
+_links: ContextVar[tuple[_Link, ...]] = ContextVar("links", default=())
+"""In a command of the main process, while it leads: a link to each other process."""
 
 
-def lead(function: Callable[[], Value]) -> Value | None:
+def lead(collective: Collective, function: Callable[[], Value]) -> Value | None:
     """Run a function in the main process, while the others compute what `Ranks` in it distributes; they return None.
 
     Raises:
-        SystemExit: Another process failed; see `processes.together`.
+        SystemExit: Another process failed; see `Collective.together`.
     """
-    if processes.count() == 1:
+    if collective.size == 1:
         return function()
-    with processes.together(), ExitStack() as stack:
-        if not processes.is_main():
-            place: Any = processes.from_main(None)
+    with collective.together(), ExitStack() as stack:
+        if not collective.is_main:
+            place: Any = collective.from_main(None)
             host, port, key = place
             _serve(stack.enter_context(closing(_Link(Client((host, port), authkey=key)))))
             return None
         key = secrets.token_bytes()
         # On all addresses, since a machine may reach itself under another address than the others do.
-        listener = stack.enter_context(Listener(("", 0), backlog=processes.count(), authkey=key))
-        processes.from_main((os.environ.get("MASTER_ADDR", "127.0.0.1"), listener.address[1], key))
-        stack.callback(_links.clear)
-        for _ in range(1, processes.count()):
-            _links.append(stack.enter_context(closing(_Link(listener.accept()))))
+        listener = stack.enter_context(Listener(("", 0), backlog=collective.size, authkey=key))
+        collective.from_main((os.environ.get("MASTER_ADDR", "127.0.0.1"), listener.address[1], key))
+        others = range(1, collective.size)
+        links = tuple(stack.enter_context(closing(_Link(listener.accept()))) for _ in others)
+        stack.callback(_links.reset, _links.set(links))
         return function()
     return None
 
@@ -78,13 +79,14 @@ class Ranks(contracts.Workers):
     ) -> Iterator[Result]:
         """Apply a function to items, each in the next free process; results are always in order."""
         del ordered
-        if not _links:
+        links = _links.get()
+        if not links:
             msg = "the workers torchrun are the processes that torchrun started. Start rkit with torchrun, without ray."
             raise InputError(msg)
         # Of this thread: each thread has its own.
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         free: queue.SimpleQueue[_Link | None] = queue.SimpleQueue()
-        for link in (None, *_links):
+        for link in (None, *links):
             free.put(link)
 
         def compute(item: Item) -> Result:
@@ -115,7 +117,7 @@ class _Link:
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._sending, self._closed = connection, threading.Lock(), threading.Event()
-        self._patience = processes.patience().total_seconds()
+        self._patience = patience().total_seconds()
         self._sent: Callable[[], Any] | None = None
         threading.Thread(target=self._report, daemon=True).start()
 

@@ -36,10 +36,11 @@ from retrievalkit.models.precision import Precision
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting.terminal import say
 from retrievalkit.storage import NEGATIVES, NOT_WEIGHTS
-from retrievalkit.training import processes, ranks
+from retrievalkit.training.collective import Collective
 from retrievalkit.training.loop import Log
+from retrievalkit.training.options import TrainOptions
+from retrievalkit.training.ranks import lead
 from retrievalkit.training.sampling import ExampleSampler
-from retrievalkit.training.train import TrainOptions
 
 _WORK = "refresh"
 
@@ -92,6 +93,7 @@ class NegativeRefresh:
     options: RefreshOptions
     precision: Precision
     retriever: Retriever
+    collective: Collective
 
     def __post_init__(self) -> None:
         self.rows = self.sampler.examples
@@ -116,11 +118,11 @@ class NegativeRefresh:
         drawn = random.getstate(), np.random.get_state()
         try:
             with torch.random.fork_rng(range(torch.cuda.device_count())):
-                rows = ranks.lead(rows_of_main)
+                rows = lead(self.collective, rows_of_main)
         finally:
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
-        self.sampler.examples = processes.from_main(rows or [])
+        self.sampler.examples = self.collective.from_main(rows or [])
 
     def mine(self, epoch: int, folder: Path, log: Log) -> list[Example]:
         """Mine new negatives, write them to the folder with their audit, and return the examples with them."""
@@ -128,7 +130,7 @@ class NegativeRefresh:
         work.mkdir(exist_ok=True)
         questions = group_questions(self.known, self.corpus if self.options.drop_positives else None)
         checkpoint = str(_save(self.retriever, work / "checkpoint"))
-        cluster = ClusterOptions(ray=RANKS) if processes.count() > 1 else None
+        cluster = ClusterOptions(ray=RANKS) if self.collective.size > 1 else None
         sources = Sources([checkpoint], precision=self.precision, cluster=cluster)
         search, parts = sources.open(self.corpus, work, questions), f"parts-{sources.fingerprint()[:12]}"
         mined = Mining(questions, self.corpus, self.options, title, self._scores()).run(search, work / parts)

@@ -32,14 +32,14 @@ from retrievalkit.models.cross_encoder import CPU_BATCH_TOKENS, KIND, CrossEncod
 from retrievalkit.models.precision import Precision, autocast, default_device, resolve_precision
 from retrievalkit.models.pretrained import model_fingerprint
 from retrievalkit.reporting import notices
-from retrievalkit.training import processes
+from retrievalkit.training.collective import ALONE, Collective
 from retrievalkit.training.examples import ExampleData, examples_at
 from retrievalkit.training.loop import Key
 from retrievalkit.training.microbatch import Part, PartedTraining, Parts, slices
+from retrievalkit.training.options import TrainRerankerOptions
+from retrievalkit.training.pages import Manifest, model_card
 from retrievalkit.training.sampling import Draw, ExampleSampler, Known, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import LISTED, MOST_MEASURED, Values, note_few, rank_metrics, report_held_out
-from retrievalkit.training.session import Manifest, model_card
-from retrievalkit.training.train_reranker import TrainRerankerOptions
 
 
 def listwise(scores: Tensor, candidates: Tensor) -> Tensor:
@@ -90,6 +90,7 @@ class DevLists:
 
     examples: Sequence[Example]
     passage: Callable[[str], Passage]
+    collective: Collective = ALONE
 
     @cached_property
     def known(self) -> Known:
@@ -116,7 +117,7 @@ class DevLists:
             padded = pad_sequence(list(scores), batch_first=True, padding_value=-torch.inf)
             return rank_metrics(padded, pad_sequence(relevant, batch_first=True))
 
-        parts = processes.spread(ranked, range(0, len(self.examples), at_once))
+        parts = self.collective.spread(ranked, range(0, len(self.examples), at_once))
         return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
 
@@ -129,7 +130,8 @@ class RerankerTraining(PartedTraining):
     samples: ExampleSampler
     dev: DevLists | None = None
 
-    def __init__(self, options: TrainRerankerOptions) -> None:
+    def __init__(self, options: TrainRerankerOptions, collective: Collective = ALONE) -> None:
+        self.collective = collective
         self.options, self.size = options, options.micro_batch_size
         data = ExampleData.read(options.examples, options.corpus, options.dev)
         rows, dropped = _with_negatives(data.train)
@@ -139,7 +141,7 @@ class RerankerTraining(PartedTraining):
             rows, dev = hold_out(rows, options)
             self.held_out = bool(dev)
         if dev:
-            self.dev, self.measured_before = DevLists(dev, data.passage), True
+            self.dev, self.measured_before = DevLists(dev, data.passage, collective), True
         self.samples = ExampleSampler.of(rows, options)
         self.counts = {"examples": len(self.samples), "without_negatives": dropped}
         if self.held_out:
@@ -174,7 +176,7 @@ class RerankerTraining(PartedTraining):
     def collate(self, keys: Sequence[Key]) -> Parts:
         """Return the lists of this process."""
         draws, size = [self.samples.draw(position, epoch) for epoch, position in keys], self.size
-        own = list(slices(len(draws), size))[processes.rank()]
+        own = list(slices(len(draws), size, self.collective.size))[self.collective.rank]
         pairs = sum(1 + len(draw.negatives) for draw in draws)
         parts = [self._part(draws[part]) for part in own] or [self._part(draws[:1]).without_weight()]
         return Parts(parts, pairs, keys, size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from retrievalkit import registry, storage
 from retrievalkit.contracts import SIDES, Batch, LossValue, Progress, Representation, Side, Text
 from retrievalkit.contracts.models import to_device
-from retrievalkit.data.examples import against_corpus, check_teacher
+from retrievalkit.data.examples import Example, against_corpus, check_teacher
 from retrievalkit.errors import InputError, OptionError, UnsupportedError
 from retrievalkit.models.batches import MOST_TEXTS, TokenLimit, token_budget_batches
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
@@ -26,23 +25,54 @@ from retrievalkit.models.retriever import CPU_BATCH_TOKENS, tokenize
 from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
-from retrievalkit.training import processes, selection
+from retrievalkit.training import selection
+from retrievalkit.training.collective import ALONE, Collective, GradientSum, divide
 from retrievalkit.training.dry_run import dry_run, first_draws
 from retrievalkit.training.examples import ExampleData
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 from retrievalkit.training.initialize import initialize
 from retrievalkit.training.loop import Backward, Key, Log, Training
 from retrievalkit.training.objective import Objective, create_loss, describe_loss, options_by_loss
-from retrievalkit.training.refresh import NegativeRefresh, refresh_options
+from retrievalkit.training.options import TrainOptions
+from retrievalkit.training.pages import Manifest, model_card
+from retrievalkit.training.refresh import NegativeRefresh, RefreshOptions, refresh_options
 from retrievalkit.training.sampling import ExampleSampler, StepAssembler, hold_out, limited
 from retrievalkit.training.selection import MOST_MEASURED, DevSet, Values
-from retrievalkit.training.session import Manifest, model_card
-from retrievalkit.training.token_cache import TokenCache
-from retrievalkit.training.train import TrainOptions
+from retrievalkit.training.sharding import shard
 
 _UNLIMITED = 1 << 60
 _SMALL_BATCH = 8
 _COMPARED = 1_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training before its model is loaded: its examples, and options with a schedule that suits them.
+
+    `dev` are the examples to measure on, if any; they may be held out of the training examples.
+    """
+
+    options: TrainOptions
+    data: ExampleData
+    samples: ExampleSampler
+    dev: Sequence[Example]
+    held_out: bool
+    refresh: RefreshOptions | None
+
+
+def plan(options: TrainOptions) -> Plan:
+    """Read the examples, hold some out, and complete the options; cheap, since no model is loaded."""
+    data = ExampleData.read(options.examples, options.corpus, options.dev)
+    rows, dev = data.train.rows, data.dev.rows if data.dev is not None else ()
+    if data.dev is None and options.sharding != "full":
+        rows, dev = hold_out(rows, options)
+    samples = ExampleSampler.of(rows, options, sampling=options.sampling)
+    options = options.suited(len(samples))
+    refresh = refresh_options(options)
+    if refresh is not None and data.corpus is None:
+        msg = "--refresh-negatives mines passages of a corpus. Name it: --corpus CORPUS"
+        raise InputError(msg)
+    return Plan(options, data, samples, dev, data.dev is None and bool(dev), refresh)
 
 
 @dataclass(frozen=True)
@@ -91,20 +121,12 @@ class RetrieverTraining(Training):
     dev: DevSet | None = None
     refresh: NegativeRefresh | None = None
 
-    def __init__(self, options: TrainOptions) -> None:
-        self.data = data = ExampleData.read(options.examples, options.corpus, options.dev)
+    def __init__(self, options: TrainOptions, collective: Collective = ALONE) -> None:
+        self.collective, self.plan = collective, plan(options)
+        options, data, dev, refresh = self.plan.options, self.plan.data, self.plan.dev, self.plan.refresh
+        self.options, self.samples, self.held_out = options, self.plan.samples, self.plan.held_out
         self.sharded = options.sharding == "full"
-        rows, dev = data.train.rows, data.dev.rows if data.dev is not None else ()
-        if data.dev is None and not self.sharded:
-            rows, dev = hold_out(rows, options)
-            self.held_out = bool(dev)
-        self.samples = ExampleSampler.of(rows, options, sampling=options.sampling)
         self.counts = {"examples": len(self.samples), **({"held_out": len(dev)} if self.held_out else {})}
-        self.options = options = options.suited(len(self.samples))
-        refresh = refresh_options(options)
-        if refresh is not None and data.corpus is None:
-            msg = "--refresh-negatives mines passages of a corpus. Name it: --corpus CORPUS"
-            raise InputError(msg)
         self.retriever = initialize(options)
         loss = options.loss or self.retriever.pooler.default_loss
         transformers.set_seed(options.seed)
@@ -118,17 +140,9 @@ class RetrieverTraining(Training):
             **({} if options.sharding == "none" else {"sharding": options.sharding}),
         }
         self.inputs = {"model": storage.describe_input(options.model, self.retriever.fingerprint), **data.inputs}
-        device, encoder = default_device(), self.retriever.tower("document")
-        self.precision = resolve_precision(options.precision, device, half=encoder.half_only)
-        self.cached = options.micro_batch_size is not None
-        self.limit = TokenLimit(encoder.info.width, encoder.info.layers)
-        # A trained weight has a gradient and two states of AdamW.
-        reserved = sum(weight.nbytes * (4 if weight.requires_grad else 1) for weight in self.module.parameters())
-        on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
-        self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
+        self._bound_memory()
         mask = options.false_negatives == "mask"
         self.assembler = StepAssembler(data.passage, self.samples.examples, mask_false_negatives=mask)
-        self.tokens = TokenCache(partial(tokenize, self.retriever))
         if dev:
             assert options.batch_size is not None
             self.measured_before = options.rank_from is None
@@ -140,11 +154,24 @@ class RetrieverTraining(Training):
                 mask_false_negatives=mask,
                 corpus=data.corpus,
                 seed=options.seed,
+                collective=collective,
             )
         if refresh is not None and data.corpus is not None:
             known = against_corpus(data.train, data.corpus).rows
             known = limited(hold_out(known, options)[0] if self.held_out else known, options.limit, options.seed)
-            self.refresh = NegativeRefresh(self.samples, known, data.corpus, refresh, options.precision, self.retriever)
+            own = self.samples, known, data.corpus, refresh, options.precision, self.retriever, collective
+            self.refresh = NegativeRefresh(*own)
+
+    def _bound_memory(self) -> None:
+        """Choose the precision, and the number of tokens that are encoded at a time."""
+        options, device, encoder = self.options, default_device(), self.retriever.tower("document")
+        self.precision = resolve_precision(options.precision, device, half=encoder.half_only)
+        self.cached = options.micro_batch_size is not None
+        self.limit = TokenLimit(encoder.info.width, encoder.info.layers)
+        # A trained weight has a gradient and two states of AdamW.
+        reserved = sum(weight.nbytes * (4 if weight.requires_grad else 1) for weight in self.module.parameters())
+        on_cpu = _UNLIMITED if self.cached else CPU_BATCH_TOKENS
+        self.batch_tokens = options.batch_tokens or self.limit.budget(device, on_cpu, reserved=reserved)
 
     def dry_run(self) -> None:
         """Check the first step, dev evaluation and mining of negatives before training, and refuse conflicts."""
@@ -157,7 +184,7 @@ class RetrieverTraining(Training):
             conflicts = {
                 "--dev": self.dev is not None,
                 "--refresh-negatives": self.refresh is not None,
-                "a single process": processes.count() == 1,
+                "a single process": self.collective.size == 1,
                 "--separate-towers": len(self.retriever.towers) > 1,
                 "frozen weights (LoRA)": not all(weight.requires_grad for weight in self.module.parameters()),
             }
@@ -171,7 +198,7 @@ class RetrieverTraining(Training):
                 raise OptionError(msg)
             self.refresh.check()
         if loss.needs_teacher:
-            check_teacher(self.data.train, negatives=self.options.negatives)
+            check_teacher(self.plan.data.train, negatives=self.options.negatives)
         self._note_settings()
         self.module.to(default_device())
         texts = self.assembler.assemble(first_draws(self.samples))
@@ -193,7 +220,7 @@ class RetrieverTraining(Training):
         del folder
         options = self.options
         selection.report_held_out(self)
-        if processes.is_main():
+        if self.collective.is_main:
             examples = counted(len(self.samples), "examples")
             rate = f"learning rate {options.learning_rate:g}, warm-up {options.warmup_ratio:g}"
             say(f"{examples}: epochs {options.epochs:g}, batch size {options.batch_size}, {rate}", err=True)
@@ -219,7 +246,7 @@ class RetrieverTraining(Training):
 
     def shard(self) -> None:
         """Shard the weights of retriever and loss."""
-        processes.shard(self.retriever, self.module.loss)
+        shard(self.retriever, self.module.loss, self.collective)
 
     def collate(self, keys: Sequence[Key]) -> StepInputs:
         """Return the step with the texts that this process encodes."""
@@ -230,19 +257,21 @@ class RetrieverTraining(Training):
         sides: tuple[tuple[Side, list[Text]], ...] = (("query", step.queries), ("document", step.documents))
         for side, texts in sides:
             # By characters: each process tokenises only its own texts.
-            shares[side] = processes.divide([len(text.title) + len(text.body) for text in texts], processes.count())
+            shares[side] = divide([len(text.title) + len(text.body) for text in texts], self.collective.size)
             # A process without texts encodes another's text, for the shape of its representation.
-            own = [texts[row] for row in shares[side][processes.rank()]] or texts[:1]
+            own = [texts[row] for row in shares[side][self.collective.rank]] or texts[:1]
             tower = self.retriever.tower(side)
-            token_ids = self.tokens.tokenize(own, side)
+            token_ids = tokenize(self.retriever, own, side)
             lengths = [len(ids) for ids in token_ids]
             for rows in token_budget_batches(lengths, budget, most=most):
                 chunks.append(Chunk(side, rows, tower.collate([token_ids[row] for row in rows], side)))
         return StepInputs(chunks, shares, *step.tensors())
 
-    def run(self, inputs: StepInputs, progress: Progress, backward: Backward) -> dict[str, Tensor]:
+    def run(
+        self, inputs: StepInputs, progress: Progress, backward: Backward, gradients: GradientSum
+    ) -> dict[str, Tensor]:
         """Encode, gather the representations of all processes, and compute the loss of the whole step."""
-        loss = self.module.loss
+        loss, collective = self.module.loss, self.collective
 
         def encode(batch: Batch, side: Side) -> Representation:
             with autocast(self.precision, batch.input_ids.device):
@@ -250,11 +279,11 @@ class RetrieverTraining(Training):
             return representation
 
         def compare(queries: Representation, documents: Representation) -> LossValue:
-            if processes.count() > 1:
-                queries = processes.gather(queries, inputs.shares["query"])
-                documents = processes.gather(documents, inputs.shares["document"])
+            if collective.size > 1:
+                queries = collective.gather(queries, inputs.shares["query"])
+                documents = collective.gather(documents, inputs.shares["document"])
             targets = (inputs.positives, progress, inputs.ignore, inputs.teacher)
-            with processes.same_draws(progress.step, queries.device):
+            with collective.same_draws(progress.step, queries.device):
                 value: LossValue = loss(queries, documents, *targets)
             if not value.total.requires_grad:
                 problem = "its total does not depend on the representations of a step, so nothing would be trained"
@@ -263,14 +292,14 @@ class RetrieverTraining(Training):
 
         chunks = inputs.parts(self.limit.reduced)
         if self.sharded:
-            idle = max(processes.everywhere(len(chunks))) - len(chunks)
-            value = cached_step(encode, chunks, compare, backward, idle)
+            idle = max(collective.everywhere(len(chunks))) - len(chunks)
+            value = cached_step(encode, chunks, compare, backward, gradients, idle)
         else:
-            value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward)
+            value = (cached_step if self.cached else plain_step)(encode, chunks, compare, backward, gradients)
         # The loss's own weights have the gradient of the whole step in every process, and gradients are summed.
         for parameter in loss.parameters():
-            if parameter.grad is not None and processes.count() > 1:
-                parameter.grad /= processes.count()
+            if parameter.grad is not None and collective.size > 1:
+                parameter.grad /= collective.size
         return {**value.terms, "loss": value.total}
 
     def reduce(self, inputs: StepInputs) -> StepInputs | None:

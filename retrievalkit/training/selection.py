@@ -36,7 +36,7 @@ from retrievalkit.reporting import notices
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.terminal import say
 from retrievalkit.scoring import scores
-from retrievalkit.training import processes
+from retrievalkit.training.collective import ALONE, Collective
 from retrievalkit.training.options import ExampleOptions
 from retrievalkit.training.sampling import Draw, StepAssembler
 
@@ -172,6 +172,7 @@ class DevSet:
     corpus: Corpus | None = None
     pool_size: int = _POOL
     seed: int = 42
+    collective: Collective = ALONE
 
     def measure(self, retriever: Retriever, loss: Loss, epoch: int, precision: Precision) -> Values:
         """Evaluate the model in this epoch, counted from 0.
@@ -188,10 +189,10 @@ class DevSet:
     def ranking(self, retriever: Retriever, precision: Precision) -> Values:
         """Return nDCG@10 and RR@10 of each question over the pool."""
         texts, answers = self.pool
-        queries = _divided(retriever, list(answers), "query", precision)
+        queries = self._divided(retriever, list(answers), "query", precision)
         columns = []
         for start in range(0, len(texts), _POOL_BLOCK):
-            documents = _divided(retriever, texts[start : start + _POOL_BLOCK], "document", precision)
+            documents = self._divided(retriever, texts[start : start + _POOL_BLOCK], "document", precision)
             blocks = _blocks(queries.to(retriever.device), documents.to(retriever.device))
             columns.append(torch.cat([block.float().cpu() for block in blocks]))
         scored = torch.cat(columns, dim=1)
@@ -245,7 +246,7 @@ class DevSet:
                 negatives = tuple(negative for negative in row.negatives if negative in usable)
                 draws.append(Draw(row, row.positives[0], negatives[:1]))
             step = assembler.assemble(draws)
-            queries, documents = _encode(retriever, step.queries, step.documents, precision)
+            queries, documents = self._encode(retriever, step.queries, step.documents, precision)
             with torch.inference_mode():
                 positives, ignore, teacher = (
                     None if tensor is None else tensor.to(retriever.device) for tensor in step.tensors()
@@ -265,7 +266,7 @@ class DevSet:
         negatives = chain.from_iterable(example.negatives[:_HARD_NEGATIVES_RANKED] for example in rows)
         others = [negative for negative in dict.fromkeys(negatives) if negative not in golds]
         texts = [example.content for example in rows]
-        queries, documents = _encode(retriever, texts, self._texts(list(golds)), precision)
+        queries, documents = self._encode(retriever, texts, self._texts(list(golds)), precision)
         place = torch.tensor([golds[example.positives[0]] for example in rows], device=queries.device)
         places = torch.split(place, _BLOCK)
         blocks = zip(_blocks(queries, documents), places, strict=True)
@@ -279,7 +280,7 @@ class DevSet:
         before = at_least(documents) - 1
         for start in range(0, len(others), _POOL_BLOCK):
             texts = self._texts(others[start : start + _POOL_BLOCK])
-            before += at_least(_divided(retriever, texts, "document", precision))
+            before += at_least(self._divided(retriever, texts, "document", precision))
         return float(before.double().mean())
 
     def _drawn(self) -> Iterator[Passage]:
@@ -289,6 +290,25 @@ class DevSet:
 
     def _texts(self, ids: Sequence[str]) -> list[Text]:
         return [self.passage(identifier).content for identifier in ids]
+
+    def _encode(
+        self, retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
+    ) -> tuple[Representation, Representation]:
+        encoded = (
+            self._divided(retriever, queries, "query", precision),
+            self._divided(retriever, documents, "document", precision),
+        )
+        return encoded[0].to(retriever.device), encoded[1].to(retriever.device)
+
+    def _divided(self, retriever: Retriever, texts: Sequence[Text], side: Side, precision: Precision) -> Representation:
+        """Encode texts, divided among the processes; a few texts, as in a dry run, in each process."""
+        if self.collective.size == 1 or len(texts) < _FEW_TEXTS:
+            return retriever.encode(texts, side, precision=precision)
+        size = -(-len(texts) // self.collective.size)
+        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
+        return Representation.concatenate(
+            self.collective.spread(lambda part: retriever.encode(part, side, precision=precision), parts)
+        )
 
 
 def _blocks(queries: Representation, documents: Representation) -> Iterator[Tensor]:
@@ -311,7 +331,7 @@ def note_few(training: Training) -> None:
 
 def report_held_out(training: Training) -> None:
     """Print the number of held-out examples."""
-    if training.held_out and processes.is_main():
+    if training.held_out and training.collective.is_main:
         held = training.counts["held_out"]
         total = f"{held + training.counts['examples']:,} examples"
         say(f"held out {held:,} of {total} to measure; --set held_out=0 trains on all", err=True)
@@ -325,26 +345,8 @@ def judge(training: Training, folder: Path, epochs: float, log: Log) -> float:
     values = training.measure(max(0, math.ceil(epochs) - 1))
     means = {f"dev_{measure}": fmean(figures) for measure, figures in values.items()}
     log(means)
-    if processes.is_main() and (best := best_of(folder) or Best()).improve(epochs, values):
+    if training.collective.is_main and (best := best_of(folder) or Best()).improve(epochs, values):
         with storage.write_file(folder / BEST) as staging:
             save_weights(training.module, staging)
         storage.write_json(folder / SELECTION, asdict(best), indent=None)
     return next(iter(means.values()))
-
-
-def _encode(
-    retriever: Retriever, queries: Sequence[Text], documents: Sequence[Text], precision: Precision
-) -> tuple[Representation, Representation]:
-    encoded = _divided(retriever, queries, "query", precision), _divided(retriever, documents, "document", precision)
-    return encoded[0].to(retriever.device), encoded[1].to(retriever.device)
-
-
-def _divided(retriever: Retriever, texts: Sequence[Text], side: Side, precision: Precision) -> Representation:
-    """Encode texts, divided among the processes; a few texts, as in a dry run, in each process."""
-    if processes.count() == 1 or len(texts) < _FEW_TEXTS:
-        return retriever.encode(texts, side, precision=precision)
-    size = -(-len(texts) // processes.count())
-    parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-    return Representation.concatenate(
-        processes.spread(lambda part: retriever.encode(part, side, precision=precision), parts)
-    )

@@ -7,68 +7,74 @@ With several processes, only the main process writes.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
-
 from retrievalkit import storage
 from retrievalkit.models.pretrained import load_weights, quiet, uploading
 from retrievalkit.storage import NOT_WEIGHTS
-from retrievalkit.training import checkpoints, processes
-from retrievalkit.training.curves import write_curves
+from retrievalkit.training import checkpoints
+from retrievalkit.training.collective import Collective, joined
 from retrievalkit.training.loop import Loop, Training, trackers
 from retrievalkit.training.options import RunOptions
-from retrievalkit.training.selection import BEST, best_of, dev_summary
+from retrievalkit.training.pages import write_curves
+from retrievalkit.training.selection import BEST, best_of
 
 Manifest = dict[str, Any]
 
 
-@processes.joined()
-def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manifest:
-    """Train, write the output folder and return its manifest."""
-    # If the training ended just before a process was lost, only its output is left to continue from.
-    again = processes.restarted()
-    resume = options.resume or again
-    output, main = Path(options.output), processes.is_main()
-    partial = storage.partial_folder(output)
-    with ExitStack() as stack:
+def run_training(prepare: Callable[[Collective], Training], options: RunOptions) -> Manifest:
+    """Train, write the output folder and return its manifest; all processes must call it.
+
+    Args:
+        prepare: Creates the training, which the processes of the argument share.
+        options: Output, resuming, uploading and trackers.
+    """
+    output = Path(options.output)
+    with joined() as collective, ExitStack() as stack:
+        main = collective.is_main
+        # If the training ended just before a process was lost, only its output is left to continue from.
+        again = collective.restarted()
+        resume = options.resume or again
         stack.enter_context(uploading(output, options.push if main else None))
-        with processes.together():
+        with collective.together():
             stack.enter_context(storage.held(output, wait=again))
             if main:
                 storage.restore(output)
-        with processes.together():
+        with collective.together():
             followers = trackers(options.report_to) if main else ()
             if not resume:
                 storage.check_output(output, overwrite=options.overwrite)
-            training = prepare()
+            training = prepare(collective)
             identity = {"options": dict(training.described), "inputs": dict(training.inputs)}
             done = checkpoints.finished(output, training.kind, identity) if resume else None
             if done is None:
                 storage.check_output(output, overwrite=options.overwrite)
                 training.dry_run()
         # Decided by the main process: only it writes, and the others may have looked a moment later.
-        if done := processes.from_main(done):
+        if done := collective.from_main(done):
             return done
         last = manifest = None
-        with processes.together():
+        partial = storage.partial_folder(output)
+        with collective.together():
             if main:
                 # A training killed while it removes the files for resuming is complete except for the final rename.
                 if resume and not (partial / checkpoints.OPTIONS).exists():
                     manifest = checkpoints.finished(partial, training.kind, identity)
                 if manifest is None:
                     with storage.full_disk_named(partial):
-                        last = checkpoints.prepare_partial(output, identity, resume=options.resume, again=again)
-        last, manifest = processes.from_main((last, manifest))
+                        last = checkpoints.prepare_partial(
+                            output, identity, resume=options.resume, again=again, processes=collective.size
+                        )
+        last, manifest = collective.from_main((last, manifest))
         writing = storage.write_folder(output, overwrite=options.overwrite, keep_partial=True)
         with writing if main else nullcontext(partial) as staging:
             if manifest is None:
-                with checkpoints.only_resumable_kept(staging, training.work), quiet():
-                    steps = Loop(training, training.options, staging, last, output.name, followers).run()
+                kept = checkpoints.only_resumable_kept(staging, training.work)
+                with kept if main else storage.full_disk_named(staging), quiet():
+                    steps = Loop(training, collective, staging, last, output.name, followers).run()
                     if main and (staging / BEST).exists():
                         load_weights(training.module, staging / BEST)
                 manifest = _finish(training, staging, steps) if main else {}
@@ -76,13 +82,14 @@ def run_training(prepare: Callable[[], Training], options: RunOptions) -> Manife
                 # The options first: a folder without them is complete.
                 for name in _resumed_from(training):
                     storage.discard(staging / name)
-        return processes.from_main(manifest)
+        return collective.from_main(manifest)
 
 
 def _finish(training: Training, staging: Path, steps: int) -> Manifest:
     """Save the trained model with its manifest, model card and curves."""
     training.save(staging)
-    entries: dict[str, Any] = {"processes": processes.count()} if processes.count() > 1 else {}
+    processes = training.collective.size
+    entries: dict[str, Any] = {"processes": processes} if processes > 1 else {}
     if (best := best_of(staging)) is not None:
         entries |= best.entries(held_out=training.held_out)
     files = storage.describe_files(staging, skip=(*NOT_WEIGHTS, *_resumed_from(training)))
@@ -107,36 +114,3 @@ def _finish(training: Training, staging: Path, steps: int) -> Manifest:
 def _resumed_from(training: Training) -> list[str]:
     work = [] if training.work is None else [training.work]
     return [checkpoints.OPTIONS, checkpoints.STATES, BEST, *work, checkpoints.RUN]
-
-
-def model_card(
-    manifest: Manifest, *, title: str, about: str, facts: Mapping[str, Any], use: Sequence[str], **metadata: Any
-) -> str:
-    """Return the model card: the README.md that the Hugging Face hub shows, with the figures of the dev set."""
-    options, inputs = manifest["options"], manifest["inputs"]
-    facts = {"started from": options["model"], **facts}
-    if dev := manifest.get("dev"):
-        data = Path(inputs.get("dev", inputs["examples"])["path"]).name
-        questions = f"{dev['questions']} {'held-out' if dev['held_out'] else 'dev'} questions of {data}"
-        described = [metadata.get("pipeline_tag", "text-retrieval"), data, questions]
-        metadata["eval_results"] = [
-            EvalResult(*described, name.lower().replace("@", "_at_"), value, metric_name=name)
-            for name, value in dev["after"].items()
-        ]
-        metadata["model_name"] = title
-    if not os.path.isabs(options["model"]) and not options["model"].startswith("package:"):
-        metadata["base_model"] = options["model"]
-    if training := options.get("training"):
-        names = ("epochs", "batch_size", "learning_rate")
-        facts["epochs, batch size, learning rate"] = ", ".join(str(training[name]) for name in names)
-    if measured := dev_summary(manifest):
-        facts["what training changed"] = measured
-    rows = [f"| {name} | {value} |" for name, value in facts.items()]
-    about = f"{about} Trained with retrievalkit {manifest['versions'].get('retrievalkit', '')}."
-    head = ["---", ModelCardData(**metadata).to_yaml(), "---", f"# {title}", "", about, ""]
-    action, *commands = use
-    commands = [f"    {command}" for command in commands]
-    card = "\n".join([*head, "| | |", "|---|---|", *rows, "", f"{action}:", "", *commands, ""])
-    for path in filter(os.path.isabs, (entry["path"] for entry in inputs.values())):
-        card = card.replace(path, Path(path).name)  # the card may be published
-    return card

@@ -8,35 +8,13 @@ torchrun starts several processes. The output is an ordinary Hugging Face folder
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any
+from functools import partial
 
-from retrievalkit.contracts.declarations import Flag, Reads, command
-from retrievalkit.data import inputs
+from retrievalkit.contracts.declarations import command
 from retrievalkit.registry.modules import large_imports
 from retrievalkit.reporting.counts import counted
 from retrievalkit.storage import Folder
-from retrievalkit.training.options import RerankerOptions, RunOptions
-
-
-@dataclass(frozen=True)
-class TrainRerankerOptions(RerankerOptions, RunOptions):
-    """Options of `train_reranker`.
-
-    Args:
-        model: Pretrained encoder to start from: a hub name, a folder, package:NAME/FOLDER; or a cross-encoder.
-        examples: Training examples with negatives (rkit mine-negatives); in Python also rows.
-        corpus: Passages that the examples refer to by id; not needed if the examples contain the texts.
-        dev: Held-out examples for selecting the best state.
-    """
-
-    model: Annotated[Any, Flag(("--model",)), Reads(inputs.model)]
-    examples: Annotated[Any, Flag(("--examples",)), Reads(inputs.examples)]
-    _: KW_ONLY
-    corpus: Annotated[Any, Reads(inputs.passages)] = None
-    dev: Annotated[Any, Reads(inputs.examples)] = None
-
-    adapted = staticmethod(inputs.with_corpus)
+from retrievalkit.training.options import TrainRerankerOptions
 
 
 @command("rerank train", TrainRerankerOptions)
@@ -50,7 +28,7 @@ def train_reranker(options: TrainRerankerOptions) -> Folder:
         from retrievalkit.training.selection import dev_summary
         from retrievalkit.training.session import run_training
 
-    manifest = run_training(lambda: RerankerTraining(options), options)
+    manifest = run_training(partial(RerankerTraining, options), options)
     counts = manifest["counts"]
     dropped = f", {counts['without_negatives']:,} without negatives dropped" if counts["without_negatives"] else ""
     read, steps = counted(counts["examples"], "examples"), counted(counts["steps"], "steps")

@@ -52,10 +52,10 @@ from retrievalkit.models.precision import autocast
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import top_k
 from retrievalkit.scoring.device_blocks import DeviceBlocks
-from retrievalkit.training import processes
+from retrievalkit.training.collective import Collective, GradientSum
 from retrievalkit.training.loop import Loop
+from retrievalkit.training.options import TrainOptions
 from retrievalkit.training.retriever import RetrieverTraining
-from retrievalkit.training.train import TrainOptions
 
 Figures = dict[str, Any]
 
@@ -296,14 +296,13 @@ def nccl_collectives(setting: Setting) -> Figures:
     assert vectors is not None
     weight.grad = torch.full((3,), 2.0, device=CUDA)
     with one_rank():
-        gathered = processes.gather(replace(own, vectors=vectors.requires_grad_()), [list(range(len(TEXTS)))])
+        gathered = Collective().gather(replace(own, vectors=vectors.requires_grad_()), [list(range(len(TEXTS)))])
         gathered.vectors.sum().backward()  # type: ignore[union-attr]
-        processes.sum_gradients([weight])
-        with processes.last_backward():
+        with GradientSum([weight]).last_backward():
             pass
         unequal = difference(gathered.detach(), own.detach())
         wrong = relative(weight.grad, torch.full_like(weight, 2.0)), relative(vectors.grad, torch.ones_like(vectors))
-        return {"difference": at_most(0.0, unequal, *wrong), "object": processes.from_main("arrived")}
+        return {"difference": at_most(0.0, unequal, *wrong), "object": Collective().from_main("arrived")}
 
 
 def sharded_step_equals_plain(setting: Setting) -> Figures:
@@ -532,7 +531,7 @@ def step_on(device: torch.device, training: RetrieverTraining, inputs: Any = Non
     inputs = inputs or training.collate([(0, row) for row in range(8)])
     training.module.to(device).train().zero_grad()
     torch.manual_seed(1)
-    values = training.run(inputs.to(device), START, Tensor.backward)
+    values = training.run(inputs.to(device), START, Tensor.backward, GradientSum([]))
     return values["loss"].detach().cpu(), gradient_of(training.module)
 
 

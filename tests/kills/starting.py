@@ -47,8 +47,8 @@ def preload():
     import retrievalkit.indexing.encoding
     import retrievalkit.mining.negatives
     import retrievalkit.recipes.run
+    import retrievalkit.search.fusion_tuning
     import retrievalkit.search.pair_scoring
-    import retrievalkit.search.tuning
     import retrievalkit.training.reranker
     import retrievalkit.training.retriever  # noqa: F401
 

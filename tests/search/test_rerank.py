@@ -27,9 +27,10 @@ from retrievalkit.errors import InputError
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.search import pair_scoring
-from retrievalkit.training.options import RerankerOptions
+from retrievalkit.training.collective import GradientSum
+from retrievalkit.training.options import RerankerOptions, TrainRerankerOptions
 from retrievalkit.training.reranker import DevLists, RerankerTraining, listwise, pointwise
-from retrievalkit.training.train_reranker import TrainRerankerOptions, train_reranker
+from retrievalkit.training.train_reranker import train_reranker
 from trainings import log_of, quick_training
 
 # Three steps per epoch.
@@ -156,7 +157,7 @@ def test_the_size_of_a_micro_batch_changes_neither_loss_nor_gradient(step_of, lo
     """Lists differ in length, so a pointwise loss has to count pairs, not queries."""
     values, gradients = [], []
     for made in (step_of(loss=loss), step_of(loss=loss, **options)):
-        logged = made.run(made.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward)
+        logged = made.run(made.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward, GradientSum([]))
         values.append(logged["loss"])
         gradients.append({name: one.grad for name, one in made.module.named_parameters() if one.grad is not None})
     torch.testing.assert_close(*values)

@@ -15,6 +15,7 @@ from retrievalkit.models.batches import token_budget_batches
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
 from retrievalkit.scoring.lexical import keep_top_k, text_mask
+from retrievalkit.training.collective import GradientSum
 from retrievalkit.training.gradcache import Chunk, cached_step, plain_step
 
 QUERIES = [("", "what is the capital of france"), ("", "rome"), ("", "which language is spoken in iceland and peru")]
@@ -153,6 +154,7 @@ class Setting:
             self.chunks,
             lambda queries, documents: self.compare(queries, documents, ignore),
             torch.autograd.backward,
+            GradientSum([]),
         )
         named = [*self.retriever.named_parameters(), *self.loss.named_parameters()]
         gradients = {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
@@ -215,7 +217,7 @@ def test_a_side_that_the_loss_does_not_use_gets_no_gradient(tiny_model):
     def documents_alone(queries, documents):
         return setting.loss(queries.detach(), documents, POSITIVES, Progress(0, 0.0, 1))
 
-    cached_step(setting.encode, setting.chunks, documents_alone, torch.autograd.backward)
+    cached_step(setting.encode, setting.chunks, documents_alone, torch.autograd.backward, GradientSum([]))
     assert all(parameter.grad is None for parameter in setting.retriever.tower("query").parameters())
     assert any(parameter.grad is not None for parameter in setting.retriever.tower("document").parameters())
 
@@ -229,7 +231,7 @@ def test_only_one_chunk_has_a_graph_at_a_time(tiny_model):
         with_graph.append(torch.is_grad_enabled())
         return setting.encode(batch, side)
 
-    cached_step(encode, setting.chunks, setting.compare, torch.autograd.backward)
+    cached_step(encode, setting.chunks, setting.compare, torch.autograd.backward, GradientSum([]))
     assert with_graph == [False] * 8 + [True] * 8
 
 
@@ -259,7 +261,7 @@ def test_weights_are_kept_compactly(tiny_model):
         found.append((sum(one() is not None for one in made), whole()))
         return setting.compare(queries, documents)
 
-    cached_step(encode, setting.chunks, compare, torch.autograd.backward)
+    cached_step(encode, setting.chunks, compare, torch.autograd.backward, GradientSum([]))
     # None of the first pass, two (one per side) in the loss, and none at the start of the second pass.
     assert found == [(0, 2), 0]
 
@@ -279,5 +281,5 @@ def test_texts_without_a_term_and_absent_terms_get_no_gradient(scale):
         assert queries.weights.tolist() == documents.weights.tolist() == weights.tolist(), "in the order of the texts"
         return LossValue(scores(queries, documents).sum() + queries.weights.sum())
 
-    cached_step(encode, chunks, compare, lambda total: (total * scale).backward())
+    cached_step(encode, chunks, compare, lambda total: (total * scale).backward(), GradientSum([]))
     assert weights.grad.tolist() == [[0.0, 0.0, 0.0], [0.0, 7.0 * scale, 3.0 * scale]]

@@ -13,9 +13,9 @@ from retrievalkit.models.pretrained import load_weights, save_weights
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.training.loop import batches, steps_per_epoch
 from retrievalkit.training.objective import Objective
+from retrievalkit.training.options import TrainOptions
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.sampling import ExampleSampler
-from retrievalkit.training.train import TrainOptions
 
 EXAMPLES = [
     Example(str(row), "what is the capital of peru " * (row % 3 + 1), (f"p{row}",), (f"n{row}",)) for row in range(9)

@@ -19,7 +19,7 @@ from retrievalkit import storage
 from retrievalkit.contracts import Progress
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import RetrievalkitError
-from retrievalkit.training import processes
+from retrievalkit.training.collective import ALONE, GradientSum
 from retrievalkit.training.loop import Loop
 from retrievalkit.training.microbatch import slices
 from retrievalkit.training.train_reranker import train_reranker
@@ -43,7 +43,7 @@ def step_of(tiny_model, tiny_collection, tmp_path_factory):
             precision="fp32",
             output="never",
         )
-        step = Pretraining(options)
+        step = Pretraining(options, ALONE)
         step.module.double().eval()
         step.open(tmp_path_factory.mktemp("step"))
         return step
@@ -53,7 +53,7 @@ def step_of(tiny_model, tiny_collection, tmp_path_factory):
 
 def run(step):
     """Return the logged values of a step, and its gradients."""
-    logged = step.run(step.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward)
+    logged = step.run(step.collate(KEYS), Progress(0, 0.0, 1), torch.Tensor.backward, GradientSum([]))
     return logged, {name: one.grad for name, one in step.module.named_parameters() if one.grad is not None}
 
 
@@ -87,15 +87,15 @@ def test_masked_tokens_do_not_depend_on_the_parts(step_of):
 @pytest.mark.parametrize("name", ["reranker", "pretraining"])
 def test_out_of_memory_the_parts_are_halved(programs, tmp_path, monkeypatch, name):
     """The weights equal those of the whole step, up to the order of sums; the manifest has the size that fitted."""
-    memory, start = DeviceMemory(1 << 20), Loop.__post_init__
+    memory, prepare = DeviceMemory(1 << 20), Loop.prepare
 
     def limited(loop):
-        start(loop)
+        prepare(loop)
         for part in loop.module.modules():
             if isinstance(part, transformers.BertModel):
                 memory.limit(part)
 
-    monkeypatch.setattr(Loop, "__post_init__", limited)
+    monkeypatch.setattr(Loop, "prepare", limited)
     assert "micro_batch_size" not in programs[name](tmp_path / "whole")
     memory.tokens = max(memory.trained) // 2
     assert 1 <= programs[name](tmp_path / "halved")["micro_batch_size"] <= 2
@@ -115,10 +115,9 @@ def test_a_sample_that_does_not_fit_is_an_error(programs, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, None), (7, 2), (2, 5), (1, None)])
-def test_the_parts_of_all_processes_are_the_step(count, size, monkeypatch):
+def test_the_parts_of_all_processes_are_the_step(count, size):
     for several in (1, 2, 3):
-        monkeypatch.setattr(processes, "count", lambda several=several: several)
-        shares = list(slices(count, size))
+        shares = list(slices(count, size, several))
         assert len(shares) == several
         assert [row for share in shares for part in share for row in range(count)[part]] == list(range(count))
         assert all(0 < part.stop - part.start <= (size or count) for share in shares for part in share)

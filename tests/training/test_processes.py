@@ -22,7 +22,8 @@ from retrievalkit import cli, storage
 from retrievalkit.contracts import Representation
 from retrievalkit.errors import InputError, RetrievalkitError
 from retrievalkit.models import retriever
-from retrievalkit.training import loop, processes, selection, session
+from retrievalkit.training import collective, loop, selection, session
+from retrievalkit.training.collective import ALONE, GradientSum, divide, join, joined
 from trainings import bytes_of
 
 pytestmark = forks
@@ -35,7 +36,7 @@ def test_a_process_that_cannot_reach_the_others_is_reported(monkeypatch):
     for name, value in (placed | {"LOCAL_RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "False"}).items():
         monkeypatch.setenv(name, value)
     threading.Timer(1.0, store.clear).start()
-    with pytest.raises(RetrievalkitError, match="process 1 cannot reach the others at"), processes.joined():
+    with pytest.raises(RetrievalkitError, match="process 1 cannot reach the others at"), joined():
         pass
 
 
@@ -60,18 +61,18 @@ def test_a_start_without_torchrun_and_too_many_processes_are_refused(monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError, match=message):
-        processes.join()
+        join()
 
 
 def test_an_error_in_any_process_ends_all_and_is_reported_once(together):
     def check():
-        if processes.rank() > 0:
-            msg = f"process {processes.rank()}"
+        if join().rank > 0:
+            msg = f"process {join().rank}"
             raise InputError(msg)
 
     def fail():
         try:
-            with processes.together():
+            with join().together():
                 check()
         except (InputError, SystemExit) as error:
             return type(error).__name__, str(error)
@@ -94,7 +95,7 @@ def test_a_mistake_in_the_command_line_is_printed_once(together, monkeypatch):
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 5))
 def test_texts_are_divided_evenly(sizes, count):
-    shares = processes.divide(sizes, count)
+    shares = divide(sizes, count)
     assert sorted(text for share in shares for text in share) == list(range(len(sizes)))
     assert all(share == sorted(share) for share in shares)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -142,8 +143,8 @@ GATHERED = [
 
 def test_every_process_has_all_representations_in_order(together):
     def gathered(shares, options):
-        own = made(shares[processes.rank()], **options)
-        whole = processes.gather(own, shares)
+        own = made(shares[join().rank], **options)
+        whole = join().gather(own, shares)
         read = [(one.vectors, one.weights, one.extras.get("gate")) for one in (whole, own)]
         torch.autograd.backward(sum(one.float().sum() for one in read[0] if one is not None))
         return whole.detach(), [one.grad for one in read[1] if one is not None]
@@ -177,28 +178,29 @@ def test_gradients_are_summed_and_weights_and_draws_are_shared(together):
     """A gradient that a process lacks counts as 0; each process continues its own random numbers."""
 
     def exchanged():
-        rank = processes.rank()
+        collective = join()
+        rank = collective.rank
         parameters = [torch.nn.Parameter(torch.zeros(2, 3).to(dtype)) for dtype in (torch.float32, torch.float64) * 2]
-        processes.sum_gradients(parameters)
+        gradients = collective.gradient_sum(parameters)
         # The first backward pass adds to that of the block; in the second step, no process waits for the unused weight.
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = None
             (parameters[0].sum() * rank).backward()
             used = [number for number in range(3) if number != 1 or rank == 1]
-            with processes.last_backward():
+            with gradients.last_backward():
                 sum((parameters[number] * 10**number).sum() for number in used).backward()
         torch.manual_seed(rank)
         module = torch.nn.BatchNorm1d(3)
         torch.nn.init.normal_(module.weight)
         module.num_batches_tracked += rank
-        processes.share_weights(module)
+        collective.share_weights(module)
         before = torch.get_rng_state()
-        with processes.same_draws(3, torch.device("cpu")):
+        with collective.same_draws(3, torch.device("cpu")):
             same = torch.rand(2)
         assert torch.equal(before, torch.get_rng_state())
-        gradients = [None if one.grad is None else one.grad.flatten()[0].item() for one in parameters]
-        return gradients, {"same": same, **module.state_dict()}
+        sums = [None if one.grad is None else one.grad.flatten()[0].item() for one in parameters]
+        return sums, {"same": same, **module.state_dict()}
 
     (gradients, main), (others, other) = together(exchanged)
     assert gradients == others == [3.0, 10.0, 200.0, None]
@@ -206,14 +208,14 @@ def test_gradients_are_summed_and_weights_and_draws_are_shared(together):
     assert main["weight"].std() > 0
     assert_close(main, other, rtol=0.0, atol=0.0)
     before = torch.get_rng_state()
-    with processes.same_draws(3, torch.device("cpu")):
+    with ALONE.same_draws(3, torch.device("cpu")):
         torch.rand(2)
     assert not torch.equal(before, torch.get_rng_state()), "a single process continues its own random numbers"
 
 
 def test_all_processes_get_the_results_of_all_items_in_order(together):
     squares = [[item * item for item in range(count)] for count in (0, 1, 5)]
-    found = together(lambda: [processes.spread(lambda item: item * item, range(count)) for count in (0, 1, 5)], 3)
+    found = together(lambda: [join().spread(lambda item: item * item, range(count)) for count in (0, 1, 5)], 3)
     assert found == [squares] * 3
 
 
@@ -223,11 +225,11 @@ def test_sums_start_during_the_backward_pass(together):
     def started():
         layers = torch.nn.Sequential(*(torch.nn.Linear(2, 2, bias=False) for _ in range(3)), torch.nn.Linear(2, 2))
         seen = []
-        layers[0].weight.register_hook(lambda _: seen.append(len(processes._gradients[0]._sums)))
-        processes.sum_gradients(list(layers.parameters()))
+        gradients = GradientSum(list(layers.parameters()))
+        layers[0].weight.register_hook(lambda _: seen.append(len(gradients._sums)))
         for _ in range(2):
             layers.zero_grad()
-            with processes.last_backward():
+            with gradients.last_backward():
                 layers[:3](torch.ones(1, 2)).sum().backward()
         return seen
 
@@ -240,8 +242,8 @@ def test_sums_in_bf16_are_rounded(together):
         sums = []
         for dtype in (None, torch.bfloat16):
             weight.grad = None
-            processes.sum_gradients([weight], dtype)
-            with processes.last_backward():
+            gradients = join().gradient_sum([weight], dtype)
+            with gradients.last_backward():
                 (weight * (1 + 2**-10)).backward()
             sums.append(weight.grad.item())
         return sums
@@ -251,13 +253,13 @@ def test_sums_in_bf16_are_rounded(together):
 
 def test_a_stalled_process_ends_the_others(tmp_path, monkeypatch):
     """After the timeout: 2 s here."""
-    monkeypatch.setenv(processes.PATIENCE, "0.033")
+    monkeypatch.setenv(collective.PATIENCE, "0.033")
 
     def step():
-        with pytest.raises(RetrievalkitError, match=r"has not answered for 0\.033 minutes"), processes.joined():
-            if processes.rank() == 1:
+        with pytest.raises(RetrievalkitError, match=r"has not answered for 0\.033 minutes"), joined() as others:
+            if others.rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            processes.everywhere(1)
+            others.everywhere(1)
 
     main, other = start(step, tmp_path, 2)
     main.join(timeout=60)
@@ -273,7 +275,7 @@ import torch
 from retrievalkit import hookimpl
 from retrievalkit.contracts import Loss, LossValue, Pooler, Representation
 from retrievalkit.scoring.rule import scores
-from retrievalkit.training import processes
+from retrievalkit.training.collective import join
 
 @hookimpl
 def register_poolers(register):
@@ -314,7 +316,7 @@ class OutOfMemory(torch.autograd.Function):  # once in process 1, in the forward
     times = 1
     @classmethod
     def meet(cls):
-        if processes.rank() == 1 and cls.times:
+        if join().rank == 1 and cls.times:
             cls.times -= 1
             raise torch.OutOfMemoryError
     @staticmethod
@@ -375,10 +377,10 @@ def one_step(quick, output, **changes):
     seen = {}
 
     class Watching(loop.Loop):
-        def __post_init__(self):
+        def prepare(self):
             # In float64: rounding would hide a mistake.
             self.training.module.double()
-            super().__post_init__()
+            super().prepare()
             clip = self.accelerator.clip_grad_norm_
 
             def watched(weights, most):
@@ -417,7 +419,7 @@ def test_several_processes_compute_the_gradients_and_weights_of_one(together, qu
     steps = {name: options for name, options in STEPS.items() if count == 2 or "fewer" in name}
 
     def all_steps():
-        folder = tmp_path / f"{processes.count()}"
+        folder = tmp_path / f"{join().size}"
         return {name: one_step(quick, folder / name, **options) for name, options in steps.items()}
 
     alone, found = all_steps(), together(all_steps, count)
@@ -446,7 +448,7 @@ FAILING = {
 
 def test_all_processes_repeat_a_step_in_which_one_ran_out_of_memory(together, quick, tmp_path):
     def steps():
-        folder = tmp_path / f"{processes.count()}"
+        folder = tmp_path / f"{join().size}"
         return {name: one_step(quick, folder / name, **options) for name, options in FAILING.items()}
 
     alone, found = steps(), together(steps)
@@ -461,7 +463,7 @@ def test_all_processes_repeat_a_step_in_which_one_ran_out_of_memory(together, qu
 def test_a_process_without_enough_memory_ends_the_others(together, quick, tmp_path):
     def train():
         errors = {0: "another process has ended", 1: "too little memory for the smallest part of a step"}
-        with pytest.raises(RetrievalkitError, match=errors[processes.rank()]):
+        with pytest.raises(RetrievalkitError, match=errors[join().rank]):
             quick(tmp_path / "out", pooler="failing", pooler_options={"times": 99})
 
     together(train)
@@ -493,7 +495,7 @@ def test_a_killed_training_of_two_processes_resumes_to_the_same_bytes(
         output = tmp_path / f"out{number}"
 
         def killed(output=output, rank=rank, moment=moment):
-            if processes.rank() == rank:
+            if join().rank == rank:
                 moment()
             quick(output, dev=examples["test"], **RESUMED)
 

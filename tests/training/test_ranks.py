@@ -25,7 +25,8 @@ from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.reporting import notices
 from retrievalkit.search import pair_scoring, searcher
 from retrievalkit.storage import write_folder, write_manifest
-from retrievalkit.training import processes, ranks
+from retrievalkit.training.collective import PATIENCE, join, joined
+from retrievalkit.training.ranks import lead
 from trainings import bytes_of
 
 pytestmark = forks
@@ -59,7 +60,7 @@ class Make:
 @pytest.mark.parametrize("ordered", [True, False])
 def test_all_processes_compute_and_the_main_process_gets_all_results(together, ordered):
     def spread():
-        return ranks.lead(lambda: list(spread_map(Make(pid), lambda: range(40), HERE, ordered=ordered)))
+        return lead(join(), lambda: list(spread_map(Make(pid), lambda: range(40), HERE, ordered=ordered)))
 
     results, *others = together(spread, 3)
     assert others == [None, None]
@@ -73,13 +74,13 @@ def test_each_map_has_its_own_function_and_the_main_process_may_have_another(tog
         second = list(spread_map(Make(pid), lambda: range(9), HERE, here=lambda item: (item, "here")))
         return first, {process == "here" for _, process in second}
 
-    assert together(lambda: ranks.lead(twice))[0] == ([str(item) for item in range(9)], {True, False})
+    assert together(lambda: lead(join(), twice))[0] == ([str(item) for item in range(9)], {True, False})
 
 
 def test_an_error_in_another_process_is_the_commands_own(together):
     def fail():
         try:
-            ranks.lead(lambda: list(spread_map(Make(doubled), lambda: [7, 7, 7], HERE, here=pid)))
+            lead(join(), lambda: list(spread_map(Make(doubled), lambda: [7, 7, 7], HERE, here=pid)))
         except (DataError, SystemExit) as error:
             return str(error), "".join(getattr(error, "__notes__", []))
 
@@ -97,7 +98,7 @@ def test_an_error_of_the_items_ends_all_processes(together):
 
     def fail():
         try:
-            ranks.lead(lambda: list(spread_map(Make(str), items, HERE)))
+            lead(join(), lambda: list(spread_map(Make(str), items, HERE)))
         except (InputError, SystemExit) as error:
             return str(error)
 
@@ -106,12 +107,12 @@ def test_an_error_of_the_items_ends_all_processes(together):
 
 def test_warnings_of_all_processes_reach_the_command(together):
     def warn():
-        def lead():
+        def command():
             with notices.gathered() as met:
                 list(spread_map(Make(doubled), lambda: range(6), HERE))
             return sorted(met.sentences)
 
-        return ranks.lead(lead)
+        return lead(join(), command)
 
     assert together(warn)[0] == [f"{item} is doubled." for item in range(6)]
 
@@ -125,7 +126,7 @@ def test_without_torchrun_there_are_no_such_workers():
 
 
 def losing(number, item):
-    if processes.rank() == 1 and item > 5:
+    if join().rank == 1 and item > 5:
         os.kill(os.getpid(), number)
     return item
 
@@ -133,16 +134,16 @@ def losing(number, item):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stalled"])
 def test_a_lost_process_ends_the_main_process(tmp_path, monkeypatch, number):
     """A stalled process after the timeout: 3 s here."""
-    monkeypatch.setenv(processes.PATIENCE, "0.05")
+    monkeypatch.setenv(PATIENCE, "0.05")
 
-    def lead():
+    def command():
         with (
             pytest.raises(RetrievalkitError, match="another process has ended, or has not answered"),
-            processes.joined(),
+            joined(),
         ):
-            ranks.lead(lambda: list(spread_map(Make(partial(losing, number)), lambda: range(1 << 20), HERE)))
+            lead(join(), lambda: list(spread_map(Make(partial(losing, number)), lambda: range(1 << 20), HERE)))
 
-    main, other = start(lead, tmp_path, 2)
+    main, other = start(command, tmp_path, 2)
     main.join(timeout=30)
     other.kill()
     other.join()
@@ -214,7 +215,7 @@ def test_a_killed_encoding_continues_after_the_shards_it_has_written(commands, t
         return original(*arguments)
 
     def killed():
-        if processes.rank() == 1:
+        if join().rank == 1:
             kill_at_call(encoding._Job, "without_failing", 2)
         else:
             encoding._Job.without_failing = slow

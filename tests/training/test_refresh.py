@@ -16,8 +16,8 @@ from retrievalkit.mining import parts as mining
 from retrievalkit.mining import sources
 from retrievalkit.search import searcher
 from retrievalkit.training import loop, refresh, sampling
+from retrievalkit.training.options import TrainOptions
 from retrievalkit.training.refresh import RefreshOptions, refresh_options, share_changed
-from retrievalkit.training.train import TrainOptions
 from trainings import bytes_of, log_of
 
 # Two steps per epoch: epochs end with steps 2, 4, 6 and 8.

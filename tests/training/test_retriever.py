@@ -21,10 +21,11 @@ from retrievalkit.models.encoders.transformer import Transformer
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.scoring import scores
 from retrievalkit.training import loop
-from retrievalkit.training.options import TrainingOptions
+from retrievalkit.training.collective import ALONE
+from retrievalkit.training.options import TrainingOptions, TrainOptions
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.selection import DevSet
-from retrievalkit.training.train import TrainOptions, train
+from retrievalkit.training.train import train
 from trainings import bytes_of, log_of, weights_of
 
 
@@ -196,7 +197,8 @@ def test_the_largest_step_is_tried_before_the_training(tiny_model, tiny_collecti
     training = RetrieverTraining(options)
     memory, weights = DeviceMemory(60), [one.clone() for one in training.module.parameters()]
     memory.limit(training.retriever.tower("document").model)
-    trained = loop.Loop(training, training.options, tmp_path)
+    trained = loop.Loop(training, ALONE, tmp_path)
+    trained.prepare()
     state = torch.get_rng_state()
     trained.try_largest_step()
     assert training.cached

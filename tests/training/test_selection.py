@@ -16,6 +16,7 @@ from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.examples import Example
 from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.training import selection
+from retrievalkit.training.collective import join
 from retrievalkit.training.selection import Best, DevSet, rank_metrics
 
 # Vectors of two questions, their gold passages and hard negatives.
@@ -240,7 +241,7 @@ def test_several_processes_encode_a_part_each(together, monkeypatch, rank_from):
 
     def measured():
         encoded = Encoded()
-        values = dev_set(rank_from=rank_from).measure(encoded, contrastive(), 0, "fp32")
+        values = dev_set(rank_from=rank_from, collective=join()).measure(encoded, contrastive(), 0, "fp32")
         return values, sum(texts for _, texts, _ in encoded.calls)
 
     (alone, texts), found = measured(), together(measured)

@@ -12,7 +12,8 @@ from killed_processes import forks, kill_at_call, start
 from retrievalkit import storage
 from retrievalkit.errors import OptionError
 from retrievalkit.models.retriever import Retriever
-from retrievalkit.training import loop, processes
+from retrievalkit.training import loop
+from retrievalkit.training.collective import join
 from trainings import bytes_of, log_of
 
 pytestmark = [forks, pytest.mark.slow]
@@ -49,7 +50,7 @@ def test_a_killed_training_of_sharded_weights_resumes_to_the_same_bytes(together
     together(lambda: quick(tmp_path / "whole", **options))
 
     def killed():
-        if processes.rank() == 1:
+        if join().rank == 1:
             kill_at_call(loop.Loop, "compute_step", 4)
         quick(tmp_path / "out", **options)
 

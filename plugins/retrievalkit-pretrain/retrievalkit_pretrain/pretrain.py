@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
@@ -83,7 +84,7 @@ def pretrain(options: PretrainOptions) -> rk.Folder:
     from retrievalkit.training.public import run_training
     from retrievalkit_pretrain.pretraining import Pretraining
 
-    manifest = run_training(lambda: Pretraining(options), options)
+    manifest = run_training(partial(Pretraining, options), options)
     counts = manifest["counts"]
     samples = f"{counted(counts['samples'], 'samples')} of {counted(counts['documents'], 'documents')}"
     dropped = f"; {counts['dropped']:,} without {manifest['wants']} were dropped" if counts["dropped"] else ""

@@ -34,7 +34,7 @@ from retrievalkit.contracts.commands import (
 )
 from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.training.public import Part, PartedTraining, autocast, default_device, lead, model_card
+from retrievalkit.training.public import Collective, Part, PartedTraining, autocast, default_device, lead, model_card
 from retrievalkit_pretrain.pretrain import PretrainOptions
 from retrievalkit_pretrain.token_store import Cutter, TokenStore, read_corpus
 
@@ -99,7 +99,8 @@ class Pretraining(PartedTraining):
     samples: CorpusSamples
     dev: HeldOut | None = None
 
-    def __init__(self, options: PretrainOptions) -> None:
+    def __init__(self, options: PretrainOptions, collective: Collective) -> None:
+        self.collective = collective
         self.options, self.size = options, options.micro_batch_size
         self.corpus = open_corpus(options.corpus)
         dev = None if options.dev is None else open_corpus(options.dev)
@@ -175,7 +176,7 @@ class Pretraining(PartedTraining):
                     error.add_note(f"Interrupted after {bar.done:,} documents: run the same command with --resume.")
                     raise
 
-        lead(read)
+        lead(self.collective, read)
         store = TokenStore(folder / TOKENS, self.options.max_length)
         if not store.counts["samples"]:
             problem = f"none of the {len(store):,} documents of '{self.corpus.source}' has {self.module.wants}"

@@ -23,6 +23,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.errors import InputError
 from retrievalkit.models.pretrained import quiet
 from retrievalkit.models.retriever import Retriever
+from retrievalkit.training.collective import Collective
 from retrievalkit.training.loop import batches
 from trainings import log_of, weights_of
 
@@ -185,7 +186,7 @@ def opened(tiny_model, tiny_collection, tmp_path_factory):
     def opened(**options):
         corpus = str(tiny_collection.corpus)
         given = {"pretrainer": "mlm", "dev": corpus, "max_length": 20, "precision": "fp32", "batch_size": 8}
-        made = Pretraining(PretrainOptions(tiny_model, corpus, output="never", **given | options))
+        made = Pretraining(PretrainOptions(tiny_model, corpus, output="never", **given | options), Collective())
         made.open(tmp_path_factory.mktemp("opened"))
         return made
 

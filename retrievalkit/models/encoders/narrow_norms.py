@@ -1,7 +1,7 @@
 """Norms of BERT-like models with bf16 output on a processor, so that hidden states between layers are bf16.
 
 Under automatic mixed precision alone, norms return float32: each of the following linear layers casts it again, and its
-gradients back.
+gradients back. Encoding with a MiniLM takes a seventh longer then, and a training step 3 %.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from retrievalkit.contracts.backends import model_input
 from retrievalkit.data.tokenized_text import Pieces, Vocabulary
 from retrievalkit.data.truncation import count_cut
 from retrievalkit.errors import InputError, LengthError, UnsupportedError
-from retrievalkit.models.allocation import keep_freed_memory
 from retrievalkit.models.architectures import (
     embed,
     first_position,
@@ -169,7 +168,6 @@ class Transformer(Encoder):
         self.needs = needs
         new = any(tokens.source == "new" for tokens in needs.extra_tokens.values())
         self.prepare_network(drawn=new and not (Path(self.source) / WEIGHTS).is_file())
-        keep_freed_memory()
         vocabulary, width = {}, self.info.width
         if needs.extra_tokens:
             vocabulary, width = self.tokenizer.get_vocab(), self.embeddings.embedding_dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from retrievalkit.storage import NOT_WEIGHTS
-from retrievalkit.training.curves import read_series, write_curves
+from retrievalkit.training.pages import read_series, write_curves
 
 LOG = [
     {"step": 2, "loss": 3.0, "mlm": 3.0, "grad_norm": 1.0, "learning_rate": 1e-4, "epoch": 0.5},

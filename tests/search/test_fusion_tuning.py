@@ -16,8 +16,8 @@ from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun
 from retrievalkit.indexing.query_encoders import Encoders
 from retrievalkit.search.fusion import Fusion, read_choice
+from retrievalkit.search.fusion_tuning import tune
 from retrievalkit.search.searcher import Searcher
-from retrievalkit.search.tuning import tune
 
 
 def tuned(runs, qrels, method="linear", **options):

@@ -1,13 +1,9 @@
-"""Distributed training of one model by processes that torchrun starts: ranks, collectives and sharding.
+"""The processes that torchrun starts to train one model, their exchanges, and the sums of their gradients.
 
 A step has the same samples for any number of processes, and gradients are summed over the processes, to the gradient of
 the whole batch as in a single process. When training a retriever, each process encodes some of the texts, gathers the
 representations of all others and computes the loss of the whole step; its gradient flows back to its own texts. In
 pre-training and re-ranking, each process computes the loss of its own samples.
-
-With `rkit train --sharding full`, processes also divide weights, gradients and optimizer states (FSDP2): each keeps its
-shard of every weight, and receives the other shards for the layer being computed (Zhao et al. 2023, "PyTorch FSDP").
-States and checkpoints contain the full weights.
 """
 
 from __future__ import annotations
@@ -15,10 +11,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -26,9 +21,6 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor, distributed, nn
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # torch's list lacks them
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from retrievalkit.contracts import Representation
 from retrievalkit.contracts.models import pad_second
@@ -46,22 +38,146 @@ _OWN_STORE = "retrievalkit/store"
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
+@dataclass(frozen=True)
+class Collective:
+    """The processes that compute together, and what they exchange; by default this process alone.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        size: Number of processes.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """True in the process that writes files and shows progress."""
+        return self.rank == 0
+
+    def restarted(self) -> bool:
+        """True if torchrun restarted the processes after some were lost; the same in all processes."""
+        own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+        # Each machine counts its own restarts.
+        return any(self.everywhere(own))
+
+    def everywhere(self, value: Value) -> list[Value]:
+        """Return the values of all processes, by rank."""
+        values = [value] * self.size
+        if self.size > 1:
+            distributed.all_gather_object(values, value)
+        return values
+
+    def from_main(self, value: Value) -> Value:
+        """Return the main process's value in all processes."""
+        return self.everywhere(value)[0]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Leave the block in all processes or in none: the first process that fails reports, the others end silently.
+
+        Raises:
+            SystemExit: Another process failed; the exit code comes from its error.
+        """
+        if self.size == 1:
+            yield
+            return
+        error: Exception | None = None
+        try:
+            yield
+        except distributed.DistError:  # the others cannot be reached
+            raise
+        except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
+            error = caught
+        codes = self.everywhere(None if error is None else getattr(error, "exit_code", 1))
+        failed = [number for number, code in enumerate(codes) if code is not None]
+        if error is not None and failed[0] == self.rank:
+            raise error
+        if failed:
+            raise SystemExit(codes[failed[0]])
+
+    @contextmanager
+    def same_draws(self, seed: int, device: torch.device) -> Iterator[None]:
+        """Draw equal random numbers in all processes within the block; afterwards each continues its own sequence."""
+        if self.size == 1:
+            yield
+            return
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+
+    def gather(self, own: Representation, shares: Sequence[Sequence[int]]) -> Representation:
+        """All-gather the representations of all texts, in their order; gradients flow only to this process's texts.
+
+        Args:
+            own: Representations of this process's texts, in their order; of any text if it has none.
+            shares: Texts of each process, from `divide`.
+        """
+        own = _padded(own.rows(slice(len(shares[self.rank]))))
+        sizes = [len(share) for share in shares]
+        names = ("vectors", "vector_mask", "weights", "keys")
+        tensors: dict[str, Any] = {name: _exchange(getattr(own, name), sizes, self.rank) for name in names}
+        extras: dict[str, Any] = {name: _exchange(tensor, sizes, self.rank) for name, tensor in own.extras.items()}
+        parts = [
+            replace(
+                own,
+                **{name: of_each[number] for name, of_each in tensors.items()},
+                extras={name: of_each[number] for name, of_each in extras.items()},
+            )
+            for number in range(len(sizes))
+        ]
+        order = torch.tensor([position for share in shares for position in share]).argsort()
+        return Representation.concatenate(parts).rows(order.to(own.device))
+
+    def add_up(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sum each scalar over all processes; the names are the same in all of them."""
+        if self.size == 1:
+            return dict(values)
+        total = torch.stack(list(values.values()))
+        distributed.all_reduce(total)
+        return dict(zip(values, total, strict=True))
+
+    def spread(self, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
+        """Apply a function to items, divided among the processes; each process gets all results."""
+        parts = self.everywhere([function(item) for item in items[self.rank :: self.size]])
+        return [parts[number % self.size][number // self.size] for number in range(len(items))]
+
+    def share_weights(self, module: nn.Module) -> None:
+        """Broadcast the main process's weights to all processes."""
+        if self.size == 1:
+            return
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                received = tensor.detach().reshape(-1).clone()
+                distributed.broadcast(received.view(torch.uint8), 0)
+                tensor.copy_(received.view_as(tensor))
+
+    def gradient_sum(self, weights: Iterable[nn.Parameter], dtype: torch.dtype | None = None) -> GradientSum:
+        """Return the sum of the gradients of these weights over all processes, for every step of a training."""
+        return GradientSum(list(weights) if self.size > 1 else [], dtype)
+
+
+ALONE = Collective()
+
+
 def patience() -> timedelta:
     """Return the time to wait for a process."""
     limits = Annotated[float, Gt(0), Le(1e6)]
     return timedelta(minutes=convert(PATIENCE, limits, os.environ.get(PATIENCE) or _MINUTES))
 
 
-def join() -> None:
-    """Connect to the other processes if torchrun started several.
+def join() -> Collective:
+    """Connect to the other processes, if torchrun started several.
 
     Raises:
         InputError: There are more processes than GPUs, or torchrun did not start them.
         RetrievalkitError: The others cannot be reached.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started == 1 or distributed.is_initialized():
-        return
+    if distributed.is_initialized():
+        return Collective(distributed.get_rank(), distributed.get_world_size())
+    if started == 1:
+        return ALONE
     if missing := [name for name in _SET_BY_TORCHRUN if name not in os.environ]:
         msg = f"WORLD_SIZE is {started}, and {missing[0]} is not set. Use torchrun, or unset WORLD_SIZE."
         raise InputError(msg)
@@ -83,6 +199,7 @@ def join() -> None:
         first = str(error).partition("\n")[0]
         msg = f"process {os.environ['RANK']} cannot reach the others at {place} ({first}). Check that they are running."
         raise RetrievalkitError(msg) from error
+    return Collective(distributed.get_rank(), distributed.get_world_size())
 
 
 def _own_store(started: int) -> Store:
@@ -115,15 +232,8 @@ def _own_store(started: int) -> Store:
         return own
 
 
-def restarted() -> bool:
-    """True if torchrun restarted the processes after some were lost; the same in all processes."""
-    own = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    # Each machine counts its own restarts.
-    return any(everywhere(own))
-
-
 @contextmanager
-def joined() -> Iterator[None]:
+def joined() -> Iterator[Collective]:
     """Run the block connected to the other processes, if torchrun started several (Ray Train connects its own).
 
     If another process fails, it reports the reason; processes that wait for it end, the main process with a message.
@@ -133,85 +243,21 @@ def joined() -> Iterator[None]:
         SystemExit: Another process ended, and this is not the main process.
     """
     theirs = distributed.is_initialized()
-    join()
+    collective = join()
     try:
-        yield
+        yield collective
     except RuntimeError as error:
         signs = ("gloo", "Connection closed", "remote worker")
         lost = isinstance(error, distributed.DistError) or any(sign in str(error) for sign in signs)
-        if count() == 1 or not lost:
+        if collective.size == 1 or not lost:
             raise
-        if not is_main():
+        if not collective.is_main:
             raise SystemExit(1) from error
         minutes = f"{patience().total_seconds() / 60:g} minutes ({PATIENCE})"
         msg = f"another process has ended, or has not answered for {minutes}. See the reason in its output."
         raise RetrievalkitError(msg) from error
     if not theirs and distributed.is_initialized():
         distributed.destroy_process_group()
-
-
-def count() -> int:
-    """Return the number of processes."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
-
-
-def rank() -> int:
-    """Return the rank of this process, from 0."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
-
-
-def is_main() -> bool:
-    """True in the process that writes files and shows progress."""
-    return rank() == 0
-
-
-def everywhere(value: Value) -> list[Value]:
-    """Return the values of all processes, by rank."""
-    values = [value] * count()
-    if count() > 1:
-        distributed.all_gather_object(values, value)
-    return values
-
-
-def from_main(value: Value) -> Value:
-    """Return the main process's value in all processes."""
-    return everywhere(value)[0]
-
-
-@contextmanager
-def together() -> Iterator[None]:
-    """Leave the block in all processes or in none: the first process that fails reports, the others end silently.
-
-    Raises:
-        SystemExit: Another process failed; the exit code comes from its error.
-    """
-    if count() == 1:
-        yield
-        return
-    error: Exception | None = None
-    try:
-        yield
-    except distributed.DistError:  # the others cannot be reached
-        raise
-    except Exception as caught:  # noqa: BLE001 - on any error, the others would wait for this process
-        error = caught
-    codes = everywhere(None if error is None else getattr(error, "exit_code", 1))
-    failed = [number for number, code in enumerate(codes) if code is not None]
-    if error is not None and failed[0] == rank():
-        raise error
-    if failed:
-        raise SystemExit(codes[failed[0]])
-
-
-@contextmanager
-def same_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw equal random numbers in all processes within the block; afterwards each continues its own sequence."""
-    if count() == 1:
-        yield
-        return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
@@ -223,39 +269,6 @@ def divide(sizes: Sequence[int], processes: int) -> list[list[int]]:
         rounds, place = divmod(number, processes)
         shares[place if rounds % 2 == 0 else processes - 1 - place].append(position)
     return [sorted(share) for share in shares]
-
-
-def gather(own: Representation, shares: Sequence[Sequence[int]]) -> Representation:
-    """All-gather the representations of all texts, in their order; gradients flow only to this process's texts.
-
-    Args:
-        own: Representations of this process's texts, in their order; of any text if it has none.
-        shares: Texts of each process, from `divide`.
-    """
-    own = _padded(own.rows(slice(len(shares[rank()]))))
-    sizes = [len(share) for share in shares]
-    names = ("vectors", "vector_mask", "weights", "keys")
-    tensors: dict[str, Any] = {name: _exchange(getattr(own, name), sizes) for name in names}
-    extras: dict[str, Any] = {name: _exchange(tensor, sizes) for name, tensor in own.extras.items()}
-    parts = [
-        replace(
-            own,
-            **{name: of_each[number] for name, of_each in tensors.items()},
-            extras={name: of_each[number] for name, of_each in extras.items()},
-        )
-        for number in range(len(sizes))
-    ]
-    order = torch.tensor([position for share in shares for position in share]).argsort()
-    return Representation.concatenate(parts).rows(order.to(own.device))
-
-
-def add_up(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sum each scalar over all processes; the names are the same in all of them."""
-    if count() == 1:
-        return dict(values)
-    total = torch.stack(list(values.values()))
-    distributed.all_reduce(total)
-    return dict(zip(values, total, strict=True))
 
 
 def _padded(own: Representation) -> Representation:
@@ -283,7 +296,7 @@ def _padded(own: Representation) -> Representation:
     return replace(own, vector_mask=pad_second(mask, most))
 
 
-def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | None]:
+def _exchange(own: Tensor | None, texts: Sequence[int], rank: int) -> Sequence[Tensor | None]:
     """All-gather tensors that differ only in their first dimension, known to all processes."""
     if own is None:
         return [None] * len(texts)
@@ -293,7 +306,7 @@ def _exchange(own: Tensor | None, texts: Sequence[int]) -> Sequence[Tensor | Non
     received = [torch.empty_like(sent.view(torch.uint8)) for _ in texts]
     distributed.all_gather(received, sent.view(torch.uint8))
     parts: list[Tensor | None] = [part.view(own.dtype)[:rows] for part, rows in zip(received, texts, strict=True)]
-    parts[rank()] = own
+    parts[rank] = own
     return parts
 
 
@@ -308,29 +321,42 @@ class GradientSum:
     any process keeps none.
 
     Args:
-        weights: Weights in the order of the forward pass; the backward pass reaches the last of them first.
+        weights: Weights in the order of the forward pass; the backward pass reaches the last of them first. [] = a
+            process alone, or weights whose gradients need no sum: nothing is exchanged.
         dtype: Number format of the sums; None = that of the gradients.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype | None) -> None:
+    def __init__(self, weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
         self._order, self._dtype = list(weights[::-1]), dtype
         self._sums: list[tuple[Tensor, Any]] = []
-        self._summing = self.awaited = False
+        self._summing = self._awaited = False
         for weight in weights:
             weight.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
 
+    def await_others(self) -> None:
+        """From here to the sums of the gradients, the other processes wait for this process."""
+        self._awaited = True
+
+    def give_up(self) -> None:
+        """Take part in the sums of a step that has failed here, if others may wait for it: all compute it again."""
+        if self._order and self._awaited:
+            self._finish(failed=True)
+
     @contextmanager
-    def summing(self) -> Iterator[None]:
-        """Sum the gradients of a step, whose last backward pass is the block."""
+    def last_backward(self) -> Iterator[None]:
+        """Sum the gradients of a step over all processes; the block is the step's last backward pass."""
+        if not self._order:
+            yield
+            return
         self._ready: set[nn.Parameter] = set()
         self._summing = True
         try:
             yield
         finally:
             self._summing = False
-        self.finish(failed=False)
+        self._finish(failed=False)
 
-    def finish(self, *, failed: bool) -> None:
+    def _finish(self, *, failed: bool) -> None:
         """Start the other sums, and wait for all of them.
 
         Raises:
@@ -346,7 +372,7 @@ class GradientSum:
         for weight, (total, pending) in zip(self._order, self._sums, strict=True):
             pending.wait()
             weight.grad = total.to(weight.dtype) if used[weight] else None
-        self._sums, self.awaited = [], False
+        self._sums, self._awaited = [], False
         # Unused weights last: in the next step, the others do not wait for them.
         self._order.sort(key=lambda weight: not used[weight])
         if failed_somewhere and not failed:
@@ -363,105 +389,3 @@ class GradientSum:
         total = torch.zeros_like(weight) if weight.grad is None else weight.grad
         total = total.to(self._dtype or total.dtype)
         self._sums.append((total, distributed.all_reduce(total, async_op=True)))
-
-
-_gradients: list[GradientSum] = []
-"""The sum of the running training, if several processes share its weights."""
-
-
-def sum_gradients(weights: Sequence[nn.Parameter], dtype: torch.dtype | None = None) -> None:
-    """Sum the gradients of these weights in `last_backward` from now on."""
-    _gradients[:] = [GradientSum(weights, dtype)] if count() > 1 and weights else []
-
-
-def share_step() -> None:
-    """From here to the sums of the gradients, the other processes wait for this process."""
-    for gradients in _gradients:
-        gradients.awaited = True
-
-
-def give_up_step() -> None:
-    """Take part in the sums of a step that has failed here, for which others may wait: all compute it again."""
-    for gradients in _gradients:
-        if gradients.awaited:
-            gradients.finish(failed=True)
-
-
-def last_backward() -> AbstractContextManager[None]:
-    """Return the context of a step's last backward pass, at whose end gradients are summed over all processes."""
-    return _gradients[0].summing() if _gradients else nullcontext()
-
-
-def spread(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-    """Apply a function to items, divided among the processes; each process gets all results."""
-    parts = everywhere([function(item) for item in items[rank() :: count()]])
-    return [parts[number % count()][number // count()] for number in range(len(items))]
-
-
-def share_weights(module: nn.Module) -> None:
-    """Broadcast the main process's weights to all processes."""
-    if count() == 1:
-        return
-    with torch.no_grad():
-        for tensor in (*module.parameters(), *module.buffers()):
-            received = tensor.detach().reshape(-1).clone()
-            distributed.broadcast(received.view(torch.uint8), 0)
-            tensor.copy_(received.view_as(tensor))
-
-
-# --- sharded weights -----------------------------------------------------------------------------------------------
-
-
-def shard(retriever: nn.Module, loss: nn.Module) -> None:
-    """Shard the weights among the processes (FSDP2): layer by layer, then the other weights, then the loss."""
-    # Representations may be views of hidden states; nothing changes them in place.
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    mesh = init_device_mesh(next(retriever.parameters()).device.type, (count(),))
-    parts: list[nn.Module] = [layer for layers in _outermost_lists(retriever) for layer in layers]
-    parts += [retriever, loss]
-    for part in parts:
-        if list(part.parameters()):
-            divided: Any = fully_shard(part, mesh=mesh)
-            divided.set_gradient_divide_factor(1.0)
-            divided.set_force_sum_reduction_for_comms(True)
-
-
-def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield child
-        else:
-            yield from _outermost_lists(child)
-
-
-@contextmanager
-def whole(module: nn.Module) -> Iterator[None]:
-    """Gather the full weights in the main process's CPU memory for the block; all processes must enter it."""
-    divided = _weights(module)
-    make_whole(module)
-    try:
-        yield
-    finally:
-        for owner, name, weight in divided:
-            owner._parameters[name] = weight
-
-
-def make_whole(module: nn.Module) -> None:
-    """Gather the full weights in the main process; the module cannot compute afterwards. All processes must call it."""
-    gathered: dict[int, nn.Parameter] = {}
-    for owner, name, weight in _weights(module):
-        if id(weight) not in gathered and isinstance(weight, DTensor):
-            # A copy, since a view of a larger tensor would not be saved.
-            full: Tensor = weight.full_tensor().detach()
-            kept = full.to("cpu", copy=True) if is_main() else full.new_empty(0)
-            gathered[id(weight)] = nn.Parameter(kept, requires_grad=False)
-        owner._parameters[name] = gathered.get(id(weight), weight)
-
-
-def _weights(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
-    return [
-        (owner, name, weight)
-        for owner in module.modules()
-        for name, weight in owner._parameters.items()
-        if weight is not None
-    ]

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from retrievalkit.registry import options as option_fields
 from retrievalkit.reporting.table import text_table
 from retrievalkit.reporting.terminal import say
 from retrievalkit.training import checkpoints
+from retrievalkit.training.collective import Collective
+from retrievalkit.training.options import TrainOptions, TuneOptions
 from retrievalkit.training.retriever import RetrieverTraining
 from retrievalkit.training.selection import NDCG
 from retrievalkit.training.session import Manifest, run_training
-from retrievalkit.training.train import TrainOptions, train
-from retrievalkit.training.tune import TuneOptions
+from retrievalkit.training.train import train
 
 try:
     import optuna
@@ -53,8 +55,8 @@ class OutOfTime(Exception):  # noqa: N818 - the trial may be resumed
 class TrialTraining(RetrieverTraining):
     """Training of a trial; stops when the trial is pruned or the budget is spent."""
 
-    def __init__(self, options: TrainOptions, trial: optuna.Trial, deadline: float) -> None:
-        super().__init__(options)
+    def __init__(self, options: TrainOptions, collective: Collective, trial: optuna.Trial, deadline: float) -> None:
+        super().__init__(options, collective)
         self.trial = trial
         self.deadline = deadline
         # A trial that resumes from an earlier state evaluates some states twice.
@@ -155,7 +157,9 @@ class Trials:
         options = train.read(**self._options(trial.params), output=place, resume=True)
         value, state = None, TrialState.COMPLETE
         try:
-            value = run_training(lambda: TrialTraining(options, trial, deadline), options)["dev"]["after"][NDCG]
+            value = run_training(partial(TrialTraining, options, trial=trial, deadline=deadline), options)["dev"][
+                "after"
+            ][NDCG]
         except optuna.TrialPruned:
             state = TrialState.PRUNED
         except OutOfTime:

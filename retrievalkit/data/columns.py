@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Passage, cut_of, open_corpus, passage_with, passages_of
-from retrievalkit.data.fields import LeftOut, fields_of
+from retrievalkit.data.corpus import Corpus, Passage, open_corpus, passage_with, passages_of
+from retrievalkit.data.fields import LeftOut
 from retrievalkit.data.forms import CORPUS, corpus_table, roles_of
 from retrievalkit.data.json_text import field_names
 from retrievalkit.data.queries import QuestionNamer
@@ -69,27 +69,18 @@ def _lacks_ids(path: Path) -> bool:
 
 
 def _passage(record: Record, left_out: LeftOut, columns: Columns, namer: QuestionNamer) -> Passage:
-    usual = dict(zip(("id", "title", "text"), roles_of(tuple(record.fields)), strict=True))
-    if columns == _USUAL and usual["id"] and usual["text"].lower() == "contents":
-        return passage_with(record, left_out)
-    fields = {}
-    for part, default in usual.items():
+    roles = dict(zip(("id", "title", "text"), roles_of(tuple(record.fields)), strict=True))
+    for part in roles:
         name = getattr(columns, part)
         if name and name not in record.fields:
             close = nearest(name, record.fields)
             hint = f"; did you mean '{close}'?" if close else "."
             msg = f"there is no field '{name}'{hint} The fields are {field_names(record.fields)}. Name one of them."
             raise record.error(msg)
-        fields[part] = name or default
-    if not fields["text"]:
+        roles[part] = name or roles[part]
+    if not roles["text"]:
         names = field_names(record.fields)
         msg = f"no field has a usual name for the text; the fields are {names}. Set text_field to the name of a field."
         raise record.error(msg)
-    title, text = (
-        record.text(name) if name and record.fields[name] is not None else ""
-        for name in (fields["title"], fields["text"])
-    )
-    identifier = record.identifier(fields["id"]) if fields["id"] else namer.name(f"{title}\n{text}")
-    cut = cut_of(record, identifier)
-    others = fields_of(record.fields, (*fields.values(), *(["cut"] if cut else [])), left_out)
-    return Passage(identifier, title, text, others, cut)
+    named = None if columns == _USUAL else (roles["id"], roles["title"], roles["text"])
+    return passage_with(record, left_out, named, namer.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from retrievalkit.data.files import stamp
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete, roles_of
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.positions import Duplicates, Places, Positions, lines_with
-from retrievalkit.data.records import Damaged, Record, leave_out, table_of
+from retrievalkit.data.records import Damaged, Record, id_problem, leave_out, table_of
+from retrievalkit.data.same_text import PLAIN, plain_fields, plain_form
 from retrievalkit.data.sources import open_source
 from retrievalkit.errors import DataError, nearest
 from retrievalkit.reporting.counts import counted
@@ -28,7 +29,7 @@ from retrievalkit.reporting.notices import Blanks
 from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
-_CUT = "cut"
+_CUT, _FORM = "cut", "text_form"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,20 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage of a corpus; `fields` are metadata, see `data.fields`."""
+    """A passage of a corpus.
+
+    Attributes:
+        fields: Metadata, see `data.fields`.
+        cut: The record of the document that rkit cut it from.
+        text_form: The record of the form of its id and texts, see `data.same_text`; "" = as they came.
+    """
 
     id: str
     title: str
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
     cut: Cut | None = None
+    text_form: str = ""
 
     @property
     def content(self) -> Text:
@@ -271,6 +279,7 @@ def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages as BEIR JSON lines; returns their number."""
     rows = (
         {"_id": passage.id, "title": passage.title, "text": passage.text, "metadata": passage.fields}
+        | ({_FORM: passage.text_form} if passage.text_form else {})
         | ({} if passage.cut is None else {_CUT: asdict(passage.cut)})
         for passage in passages
     )
@@ -300,21 +309,50 @@ def passage_of(record: Record) -> Passage:
     return passage_with(record, LeftOut())
 
 
-def passage_with(record: Record, left_out: LeftOut) -> Passage:
-    """Return the passage in a record, and count the values that cannot be fields."""
+def passage_with(
+    record: Record,
+    left_out: LeftOut,
+    roles: tuple[str, str, str] | None = None,
+    name_of: Callable[[str], str] | None = None,
+) -> Passage:
+    """Return the passage in a record.
+
+    Args:
+        record: The record.
+        left_out: Counts the values that cannot be fields.
+        roles: The fields with the id, the title and the text, "" = none; None = those with a usual name.
+        name_of: Names a record without an id by its title and text, and allows an empty text; None = it is refused.
+    """
     fields = record.fields
-    name, titled, texted = roles_of(tuple(fields))
-    if not name or not texted:
+    name, titled, texted = roles or roles_of(tuple(fields))
+    if not texted or not (name or name_of):
         raise incomplete(record, "passage", CORPUS.known, id=PASSAGE_IDS, text=PASSAGE_TEXTS)
-    if texted.lower() == "contents":
+    usual = () if roles else ("contents",)
+    if texted.lower() in usual:
         title, text = split_contents(record.text(texted))
     else:
         title = record.text(titled) if titled and fields[titled] is not None else ""
-        text = record.text(texted)
-    identifier = record.identifier(name)
-    cut = cut_of(record, identifier)
-    known = (name, titled, texted, "contents", *([_CUT] if cut else []))
-    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut)
+        text = "" if name_of and fields[texted] is None else record.text(texted)
+    identifier = record.identifier(name) if name or name_of is None else name_of(f"{title}\n{text}")
+    cut, form = cut_of(record, identifier), PLAIN if fields.get(_FORM) == PLAIN else ""
+    known = (name, titled, texted, *usual, *([_CUT] if cut else []), *([_FORM] if form else []))
+    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut, form)
+
+
+def plain_passage(passage: Passage) -> Passage:
+    """Return a passage with its id, texts and fields in plain form; see `data.same_text`.
+
+    Raises:
+        DataError: Nothing is left of its id.
+    """
+    document = plain_form(passage.id if passage.cut is None else passage.cut.document).strip()
+    if problem := id_problem(document):
+        msg = f"the id {shown(passage.id)} is {shown(document)} in plain form, and {problem} Choose another id."
+        raise DataError(msg)
+    cut = None if passage.cut is None else replace(passage.cut, document=document)
+    identifier = document if cut is None else f"{document}#{cut.number}"
+    texts = plain_form(passage.title), plain_form(passage.text)
+    return Passage(identifier, *texts, plain_fields(passage.fields), cut, PLAIN)
 
 
 def cut_of(record: Record, identifier: str) -> Cut | None:

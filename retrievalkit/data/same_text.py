@@ -1,7 +1,8 @@
 """Forms of a text: the normal form, to compare texts, and the plain form, in which documents are read and searched.
 
-Two questions or passages are the same text if their normal forms are equal. The normal form is the Unicode Standard's NFKC_Casefold, with each run of white space as a single blank and none at the
-ends. It ignores what a copy, a keyboard or a file format changes without changing the words:
+Two questions or passages are the same text if their normal forms are equal. The normal form is the Unicode Standard's
+NFKC_Casefold, with each run of white space as a single blank and none at the ends. It ignores what a copy, a keyboard
+or a file format changes without changing the words:
 
 - composed and decomposed letters, full-width and half-width forms, ligatures, superscripts (compatibility forms),
 - case,
@@ -14,11 +15,10 @@ copies of a passage often have other titles, and texts in training examples have
 The definition holds for batches (masked negatives), held-out and dev questions, mining, merging of examples, and the
 search for passages by their text. Models, answers and the detection of changed passages read texts as they are.
 
-The plain form keeps words as they are read, but gives each letter and blank one code: letters are composed (NFC), without
-ligatures, presentation forms, and full and half width; marks that are not shown (soft hyphens, word joiners, marks of
-direction) are left out. Passages in plain form record it, and so do vectors and indexes of only such passages: queries,
-filters and ids for these are put into plain form, too. Everything else, such as corpora in BEIR's format, is searched
-byte for byte.
+The plain form gives each letter and blank one code: letters are composed (NFC), without ligatures, presentation forms,
+full and half width; marks that are not shown (soft hyphens, word joiners, marks of direction) are left out. Passages in
+plain form record it, and so do vectors and indexes of only such passages: their queries, filters and ids are put into
+plain form, too. Everything else, such as corpora in BEIR's format, is searched byte for byte.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ from retrievalkit.contracts.declarations import Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
 from retrievalkit.data.files import existing, fingerprint
+from retrievalkit.data.same_text import PLAIN
 from retrievalkit.errors import ArtifactError, InputError, OptionError, shortlist
 from retrievalkit.reporting.notices import show
 from retrievalkit_documents.folder import Difference, File, Reader, State, read
@@ -213,7 +214,8 @@ class Collection:
             reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
             before = self._state(manifest)
             with self._workplace(temporary=dry_run) as work:
-                reusable = before if manifest.get("options") == settings else State()
+                same = manifest.get("options") == settings and manifest.get("text_form") == PLAIN
+                reusable = before if same else State()
                 after = read(_existing(folder, before), reusable, reader, work / "passages.jsonl", retry=retry)
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
@@ -347,6 +349,7 @@ class Collection:
             options=settings,
             inputs={"folder": describe_input(folder, content)},
             counts=counts,
+            text_form=PLAIN,
             passages=passages.name,
             listing=listed.name,
             holds=holds,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from retrievalkit.contracts.commands import counted
 from retrievalkit.data.columns import Columns, open_own
-from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
+from retrievalkit.data.corpus import Passage, open_corpus, passage_of, plain_passage, write_corpus
 from retrievalkit.data.files import fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
@@ -126,12 +126,15 @@ class Reader:
         note = ""
         if document is None:
             rows, note = self._rows(path)
-            whole = [replace(row, id=f"{name}/{row.id}") for row in rows]
+            whole = [plain_passage(replace(row, id=f"{name}/{row.id}")) for row in rows]
+            if len({row.id for row in whole}) < len(whole):
+                msg = "with ids that differ only in the form of their letters"
+                raise UnreadableError(msg)
         elif isinstance(document, UnreadableError):
             raise document
         else:
             fields = {"id": name, "title": document.title, "text": document.text, "metadata": document.fields}
-            whole = [passage_of(Record(str(path), 1, fields))]
+            whole = [plain_passage(passage_of(Record(str(path), 1, fields)))]
         parts = [part for passage in whole for part in parts_of(passage, self.cut) if part.text.strip() or part.title]
         if not parts:
             msg = "without text"

@@ -189,22 +189,16 @@ def write_fields(path: Path, rows: Iterable[tuple[str, str, Mapping[str, Value]]
         import pyarrow
         from pyarrow import parquet
 
-        of_arrow: dict[type, Any] = {
-            str: pyarrow.string(),
-            bool: pyarrow.bool_(),
-            int: pyarrow.int64(),
-            float: pyarrow.float64(),
-        }
-        of_arrow[list] = pyarrow.list_(pyarrow.string())
+        of_arrow = {str: "string", bool: "bool", int: "int64", float: "double", list: pyarrow.list_("string")}
         counts = Counter({name: types.total() for name, types in kinds.items()}).most_common(_MOST_COLUMNS)
         columns = sorted({name for name, count in counts if count * _COMMON >= texts} - {_ID, _TITLE, _RARE})
-        schema = [pyarrow.field(_ID, pyarrow.string()), pyarrow.field(_TITLE, pyarrow.string(), metadata=_TITLES)]
+        schema = [pyarrow.field(_ID, "string"), pyarrow.field(_TITLE, "string", metadata=_TITLES)]
         for name in columns:
             typed = of_arrow.get(next(iter(kinds[name])) or object) if len(kinds[name]) == 1 else None
             marked = None if typed else {"json": ""}
-            schema.append(pyarrow.field(name, typed or pyarrow.string(), metadata=marked))
+            schema.append(pyarrow.field(name, typed or "string", metadata=marked))
         if rare := sorted(kinds.keys() - {*columns}):
-            schema.append(pyarrow.field(_RARE, pyarrow.string(), metadata={"names": _dumps(rare)}))
+            schema.append(pyarrow.field(_RARE, "string", metadata={"names": _dumps(rare)}))
         spilled.seek(0)
         with parquet.ParquetWriter(path, pyarrow.schema(schema), compression="zstd") as writer:
             while batch := [json.loads(line) for line in islice(spilled, _ROWS)]:
@@ -258,12 +252,7 @@ class FieldTable:
         document_of: Returns the document that a text was cut from; None if there is none.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        form: Callable[[str], str] = str,
-        document_of: Callable[[str], str | None] = lambda _: None,
-    ) -> None:
+    def __init__(self, path: Path, form: Callable[[str], str] = str, document_of: Any = lambda _: None) -> None:
         self._path, self.form, self._document_of = path, form, document_of
         self._columns: dict[str, Column] = {}
         try:
@@ -365,9 +354,9 @@ class FieldTable:
                 raise ArtifactError(msg)
             cells = self._cells(_TITLE)
             return Column({str: (np.flatnonzero(cells.is_valid().to_numpy()), cells.drop_null())})
-        documents = zip(self.ids, map(self._document_of, self.ids), strict=True)
+        cut = [(own, self._document_of(own)) for own in self.ids]
         ids: list[Value] = [
-            [cut or own] if name == "document" else [own, *([cut] if cut else [])] for own, cut in documents
+            [document or own] if name == "document" or not document else [own, document] for own, document in cut
         ]
         return Column(_by_type(range(len(self)), ids))
 

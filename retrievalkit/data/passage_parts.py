@@ -100,16 +100,10 @@ def part_of(identifier: str, documents: Mapping[str, int]) -> tuple[str, int] | 
 def collected(
     passages: Iterable[Passage], documents: dict[str, int], forms: set[str] | None = None
 ) -> Iterator[Passage]:
-    """Pass passages through, and collect the documents that they were cut from, and the forms of their texts.
-
-    Args:
-        passages: The passages.
-        documents: Receives each document, with the number of its passages.
-        forms: Receives the record of each form.
-    """
+    """Pass passages through; collect their documents (document -> number of its passages) and their forms of text."""
+    forms = set() if forms is None else forms
     for passage in passages:
-        if forms is not None:
-            forms.add(passage.text_form)
+        forms.add(passage.text_form)
         if (cut := passage.cut) is not None:
             documents[cut.document] = max(cut.of, documents.get(cut.document, 0))
         yield passage

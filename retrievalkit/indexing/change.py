@@ -512,7 +512,8 @@ def _commit(
     recorded = manifest.get("segments", [{"counts": manifest["counts"]}])
     before = {entry.get("name", ""): entry["counts"] for entry in recorded}
     entries: list[dict[str, Any]] = []
-    new: dict[str, _Row] = {} if texts is None else {text.id: (text.id, text.title, text.fields) for text in texts}
+    described = (text for text in texts or () if text.title or text.fields)
+    new: dict[str, _Row] = {text.id: (text.id, text.title, text.fields) for text in described}
     for segment, deleted in kept:
         entry: dict[str, Any] = {"name": segment.name}
         if deleted:

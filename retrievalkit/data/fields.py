@@ -189,7 +189,7 @@ def write_fields(path: Path, rows: Iterable[tuple[str, str, Mapping[str, Value]]
         import pyarrow
         from pyarrow import parquet
 
-        of_arrow = {str: "string", bool: "bool", int: "int64", float: "double", list: pyarrow.list_("string")}
+        of_arrow = {str: "string", bool: "bool", int: "int64", float: "double", list: pyarrow.list_(pyarrow.string())}
         counts = Counter({name: types.total() for name, types in kinds.items()}).most_common(_MOST_COLUMNS)
         columns = sorted({name for name, count in counts if count * _COMMON >= texts} - {_ID, _TITLE, _RARE})
         schema = [pyarrow.field(_ID, "string"), pyarrow.field(_TITLE, "string", metadata=_TITLES)]

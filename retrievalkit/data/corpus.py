@@ -18,11 +18,21 @@ from retrievalkit.data import files
 from retrievalkit.data.fields import LeftOut, Value, fields_of
 from retrievalkit.data.files import stamp
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete, roles_of
-from retrievalkit.data.json_text import shown
+from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.positions import Duplicates, Places, Positions, lines_with
-from retrievalkit.data.records import Damaged, Record, id_problem, leave_out, table_of
+from retrievalkit.data.records import (
+    Damaged,
+    QuestionNamer,
+    Record,
+    Table,
+    first_row,
+    id_problem,
+    leave_out,
+    table_of,
+)
 from retrievalkit.data.same_text import PLAIN, plain_fields, plain_form
 from retrievalkit.data.sources import open_source
+from retrievalkit.data.sources.local import Local, Parquet
 from retrievalkit.errors import DataError, nearest
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import Blanks
@@ -59,7 +69,7 @@ class Passage:
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
     cut: Cut | None = None
-    text_form: str = ""
+    text_form: str = field(default="", compare=False)
 
     @property
     def content(self) -> Text:
@@ -273,6 +283,62 @@ def open_corpus(source: str | Path) -> Corpus:
         opened.plain_files(),
         opened.size,
     )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The field names of a passage; "" = a usual name, if present."""
+
+    text: str = ""
+    title: str = ""
+    id: str = ""
+
+    def of(self, record: Record) -> tuple[str, str, str] | None:
+        """Return the fields with the id, the title and the text; None = the usual names."""
+        usual = roles_of(tuple(record.fields))
+        roles = self.id or usual[0], self.title or usual[1], self.text or usual[2]
+        if absent := next((name for name in roles if name and name not in record.fields), None):
+            close = nearest(absent, record.fields)
+            hint = f"; did you mean '{close}'?" if close else "."
+            msg = f"there is no field '{absent}'{hint} The fields are {field_names(record.fields)}. Name one of them."
+            raise record.error(msg)
+        if not roles[2]:
+            names = field_names(record.fields)
+            msg = f"no field has a usual name for the text; the fields are {names}. Set text_field to one of them."
+            raise record.error(msg)
+        return None if self == Columns() else roles
+
+
+def open_own(source: str | Path, columns: Columns | None, damaged: Damaged | None = None) -> Corpus:
+    """Open a corpus whose fields the user named (None = none), or a custom table.
+
+    The id of a row without an id is a hash of its title and text, so it does not depend on other rows.
+
+    Args:
+        source: A file or another source.
+        columns: The fields.
+        damaged: Receives the error of each damaged record, which is left out; None = it is raised.
+    """
+    opened = open_source(source)
+    if columns is None and not isinstance(opened, Parquet):
+        if not isinstance(opened, Local) or opened.is_folder or files.first_character(opened.path) in "{[":
+            return open_corpus(source)
+        table = table_of(opened.path, corpus_table)
+        if first_row(opened.path)[1] == "\t" and not (table and table.header and not roles_of(table.names)[0]):
+            return open_corpus(source)
+
+    def passages() -> Iterator[tuple[Record, Passage]]:
+        # Any table with a header.
+        form = CORPUS._replace(
+            table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True), damaged=damaged
+        )
+        rows = opened.corpus_records(form) if isinstance(opened, Local) else opened.records("passages")
+        own, name_of = columns or Columns(), QuestionNamer().name
+        return passages_of(
+            str(source), rows, lambda record, left: passage_with(record, left, own.of(record), name_of), damaged
+        )
+
+    return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
 
 
 def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:

@@ -30,8 +30,8 @@ from retrievalkit.data.forms import (
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.qrels import judgements
-from retrievalkit.data.queries import QuestionNamer, hashed_id, query_fields, read_queries, straight_quotes
-from retrievalkit.data.records import Record
+from retrievalkit.data.queries import query_fields, read_queries, straight_quotes
+from retrievalkit.data.records import QuestionNamer, Record, hashed_id
 from retrievalkit.data.same_text import passage_digest, same_text
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import labelled, teacher_scores

@@ -15,8 +15,15 @@ from itertools import islice
 from pathlib import Path
 
 from retrievalkit.contracts.commands import counted
-from retrievalkit.data.columns import Columns, open_own
-from retrievalkit.data.corpus import Passage, open_corpus, passage_of, plain_passage, write_corpus
+from retrievalkit.data.corpus import (
+    Columns,
+    Passage,
+    open_corpus,
+    open_own,
+    passage_of,
+    plain_passage,
+    write_corpus,
+)
 from retrievalkit.data.files import fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record

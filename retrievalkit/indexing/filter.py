@@ -90,7 +90,7 @@ def passing_texts(table: FieldTable, filter: str) -> Passing:
             literals = [_Literal(part, table.form) for part in parts]
             sign = sign.replace("==", "=") if sign else "in"
             if sign == "!=" and not own:
-                sign, negated = "=", True  # the id of a text and the id of its document are no list of values
+                sign, negated = "=", True  # a text has two ids, its own and its document's
             passed, comparable = _compared(table, column, sign, literals)
             if negated:
                 passed, comparable = held & ~passed, held

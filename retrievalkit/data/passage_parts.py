@@ -129,7 +129,10 @@ def write_tables(folder: Path, passages: Iterable[Passage]) -> tuple[dict[str, A
         storage.write_json(folder / DOCUMENTS, documents, indent=None)
     files = {name: storage.describe_file(folder / name) for name in TABLES.values() if (folder / name).exists()}
     if len(forms) > 1:
-        notices.note("some texts are in plain form, others are not, so queries are searched as they are typed.")
+        notices.note(
+            "some texts are in plain form, others are not, so queries are searched as they are typed. To search all in "
+            "plain form, index the documents alone, and add the others: rkit index INDEX --add."
+        )
     return files, {"text_form": forms.pop()} if len(forms) == 1 and any(forms) else {}
 
 

@@ -7,7 +7,6 @@ import unicodedata
 
 import pytest
 from document_folders import rkit, write
-from retrievalkit_testing import tiny_model
 
 import retrievalkit as rk
 from retrievalkit.data.corpus import open_corpus
@@ -38,14 +37,14 @@ OTHER_FORMS = [
 
 
 @pytest.fixture(scope="module")
-def synced(tmp_path_factory):
+def synced(tmp_path_factory, tiny_model):
     """The documents in decomposed letters, as on macOS, and the collection."""
     folder = tmp_path_factory.mktemp("forms")
     for name, text in TEXTS.items():
         path = folder / "docs" / unicodedata.normalize("NFD", name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(unicodedata.normalize("NFD", text))
-    rk.sync(folder / "docs", folder / "index", model=str(tiny_model("bert")))
+    rk.sync(folder / "docs", folder / "index", model=str(tiny_model))
     return folder
 
 
@@ -79,7 +78,7 @@ def test_filters_pass_values_and_ids_however_they_are_typed(synced, filter, ids)
         assert sorted(hit["id"] for hit in json.loads(found)["hits"]) == ids
 
 
-def test_documents_are_opened_and_deleted_by_their_names(synced, tmp_path):
+def test_documents_are_opened_and_deleted_by_their_names(synced, tmp_path, tiny_model):
     """The id is in plain form, the file has the name that it has."""
     hybrid = rk.Hybrid(synced / "index")
     for name in ("r\u00e9sum\u00e9.md", unicodedata.normalize("NFD", "r\u00e9sum\u00e9.md")):
@@ -88,17 +87,17 @@ def test_documents_are_opened_and_deleted_by_their_names(synced, tmp_path):
         assert document.file.read_text()
     converted = tmp_path / "corpus.jsonl"
     rkit("convert", synced / "docs", converted, "--passages", "3")
-    rkit("encode", tiny_model("bert"), converted, "--pooler", "mean", "--output", tmp_path / "vectors")
+    rkit("encode", tiny_model, converted, "--pooler", "mean", "--output", tmp_path / "vectors")
     rkit("index", tmp_path / "vectors", "--output", tmp_path / "index")
     rkit("index", tmp_path / "index", "--delete", unicodedata.normalize("NFD", "r\u00e9sum\u00e9.md"))
     left = {passage.id.partition("#")[0] for passage in open_corpus(rk.Index.open(tmp_path / "index").texts_address)}
     assert left == {"tokyo.txt", "letters.txt"}
 
 
-def test_files_whose_names_differ_only_in_their_form_are_listed(tmp_path):
+def test_files_whose_names_differ_only_in_their_form_are_listed(tmp_path, tiny_model):
     """As rows of a table whose ids do."""
     write(tmp_path / "docs" / "caf\u00e9.txt", "one")
     write(tmp_path / "docs" / "cafe\u0301.txt", "two")
     (tmp_path / "docs" / "t.csv").write_text("id,text\n\u00e9,one\ne\u0301,two\n")
-    (report,) = json.loads(rkit("sync", tmp_path / "docs", tmp_path / "i", "--model", tiny_model("bert"), "--json"))
+    (report,) = json.loads(rkit("sync", tmp_path / "docs", tmp_path / "i", "--model", tiny_model, "--json"))
     assert sorted(name for names in report["skipped"].values() for name in names) == ["caf\u00e9.txt", "t.csv"]

@@ -29,8 +29,7 @@ from annotated_types import Ge
 from retrievalkit import registry, storage
 from retrievalkit.contracts.declarations import Argument, CommandOptions, Flag, Place, Reads, command
 from retrievalkit.data import inputs, passage_parts
-from retrievalkit.data.columns import Columns, open_own
-from retrievalkit.data.corpus import Corpus, open_corpus, write_corpus
+from retrievalkit.data.corpus import Columns, Corpus, open_corpus, open_own, write_corpus
 from retrievalkit.data.examples import Examples, against_corpus, check_examples, read_examples, write_examples
 from retrievalkit.data.files import COMPRESSIONS
 from retrievalkit.data.hard_negatives import HardNegatives

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,28 @@ from retrievalkit.data import files
 from retrievalkit.data.fields import LeftOut, Value, fields_of
 from retrievalkit.data.files import stamp
 from retrievalkit.data.forms import CORPUS, PASSAGE_IDS, PASSAGE_TEXTS, corpus_table, incomplete, roles_of
-from retrievalkit.data.json_text import shown
+from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.positions import Duplicates, Places, Positions, lines_with
-from retrievalkit.data.records import Damaged, Record, leave_out, table_of
+from retrievalkit.data.records import (
+    Damaged,
+    QuestionNamer,
+    Record,
+    Table,
+    first_row,
+    id_problem,
+    leave_out,
+    table_of,
+)
+from retrievalkit.data.same_text import PLAIN, plain_fields, plain_form
 from retrievalkit.data.sources import open_source
+from retrievalkit.data.sources.local import Local, Parquet
 from retrievalkit.errors import DataError, nearest
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import Blanks
 from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000
-_CUT, _OUTLINE = "cut", "outline"
+_CUT, _FORM, _OUTLINE = "cut", "text_form", "outline"
 _CUT_TYPES = {"document": str, "gap": str, "heading": str} | dict.fromkeys(
     ("number", "of", "start", "header", "page"), int
 )
@@ -65,9 +76,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage of a corpus; `fields` are metadata, see `data.fields`.
+    """A passage of a corpus.
 
-    A source of whole documents may add an outline: `place(position)` returns the headings and the page there.
+    Attributes:
+        fields: Metadata, see `data.fields`.
+        cut: The record of the document that rkit cut it from.
+        text_form: The record of the form of its id and texts, see `data.same_text`; "" = as they came.
+        outline: Of a whole document, if its source knows it: `place(position)` returns the headings and the page there.
     """
 
     id: str
@@ -75,6 +90,7 @@ class Passage:
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict, hash=False)
     cut: Cut | None = None
+    text_form: str = field(default="", compare=False)
     outline: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -291,10 +307,67 @@ def open_corpus(source: str | Path) -> Corpus:
     )
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The field names of a passage; "" = a usual name, if present."""
+
+    text: str = ""
+    title: str = ""
+    id: str = ""
+
+    def of(self, record: Record) -> tuple[str, str, str] | None:
+        """Return the fields with the id, the title and the text; None = the usual names."""
+        usual = roles_of(tuple(record.fields))
+        roles = self.id or usual[0], self.title or usual[1], self.text or usual[2]
+        if absent := next((name for name in roles if name and name not in record.fields), None):
+            close = nearest(absent, record.fields)
+            hint = f"; did you mean '{close}'?" if close else "."
+            msg = f"there is no field '{absent}'{hint} The fields are {field_names(record.fields)}. Name one of them."
+            raise record.error(msg)
+        if not roles[2]:
+            names = field_names(record.fields)
+            msg = f"no field has a usual name for the text; the fields are {names}. Set text_field to one of them."
+            raise record.error(msg)
+        return None if self == Columns() else roles
+
+
+def open_own(source: str | Path, columns: Columns | None, damaged: Damaged | None = None) -> Corpus:
+    """Open a corpus whose fields the user named (None = none), or a custom table.
+
+    The id of a row without an id is a hash of its title and text, so it does not depend on other rows.
+
+    Args:
+        source: A file or another source.
+        columns: The fields.
+        damaged: Receives the error of each damaged record, which is left out; None = it is raised.
+    """
+    opened = open_source(source)
+    if columns is None and not isinstance(opened, Parquet):
+        if not isinstance(opened, Local) or opened.is_folder or files.first_character(opened.path) in "{[":
+            return open_corpus(source)
+        table = table_of(opened.path, corpus_table)
+        if first_row(opened.path)[1] == "\t" and not (table and table.header and not roles_of(table.names)[0]):
+            return open_corpus(source)
+
+    def passages() -> Iterator[tuple[Record, Passage]]:
+        # Any table with a header.
+        form = CORPUS._replace(
+            table=lambda row: Table(tuple(map(str.strip, row)), header=True, quoted=True), damaged=damaged
+        )
+        rows = opened.corpus_records(form) if isinstance(opened, Local) else opened.records("passages")
+        own, name_of = columns or Columns(), QuestionNamer().name
+        return passages_of(
+            str(source), rows, lambda record, left: passage_with(record, left, own.of(record), name_of), damaged
+        )
+
+    return Corpus(str(source), passages, opened.corpus_fingerprint, size=opened.size)
+
+
 def write_corpus(path: str | Path, passages: Iterable[Passage]) -> int:
     """Write passages as BEIR JSON lines; returns their number."""
     rows = (
         {"_id": passage.id, "title": passage.title, "text": passage.text, "metadata": passage.fields}
+        | ({_FORM: passage.text_form} if passage.text_form else {})
         | ({} if passage.cut is None else {_CUT: passage.cut.record})
         for passage in passages
     )
@@ -324,22 +397,52 @@ def passage_of(record: Record) -> Passage:
     return passage_with(record, LeftOut())
 
 
-def passage_with(record: Record, left_out: LeftOut) -> Passage:
-    """Return the passage in a record, and count the values that cannot be fields."""
+def passage_with(
+    record: Record,
+    left_out: LeftOut,
+    roles: tuple[str, str, str] | None = None,
+    name_of: Callable[[str], str] | None = None,
+) -> Passage:
+    """Return the passage in a record.
+
+    Args:
+        record: The record.
+        left_out: Counts the values that cannot be fields.
+        roles: The fields with the id, the title and the text, "" = none; None = those with a usual name.
+        name_of: Names a record without an id by its title and text, and allows an empty text; None = it is refused.
+    """
     fields = record.fields
-    name, titled, texted = roles_of(tuple(fields))
-    if not name or not texted:
+    name, titled, texted = roles or roles_of(tuple(fields))
+    if not texted or not (name or name_of):
         raise incomplete(record, "passage", CORPUS.known, id=PASSAGE_IDS, text=PASSAGE_TEXTS)
-    if texted.lower() == "contents":
+    usual = () if roles else ("contents",)
+    if texted.lower() in usual:
         title, text = split_contents(record.text(texted))
     else:
         title = record.text(titled) if titled and fields[titled] is not None else ""
-        text = record.text(texted)
-    identifier = record.identifier(name)
-    cut = cut_of(record, identifier)
+        text = "" if name_of and fields[texted] is None else record.text(texted)
+    identifier = record.identifier(name) if name or name_of is None else name_of(f"{title}\n{text}")
+    cut, form = cut_of(record, identifier), PLAIN if fields.get(_FORM) == PLAIN else ""
     outline = fields.get(_OUTLINE) if hasattr(fields.get(_OUTLINE), "place") else None  # not a value of JSON
-    known = (name, titled, texted, "contents", *([_CUT] if cut else []), *([_OUTLINE] if outline else []))
-    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut, outline)
+    records = {_CUT: cut, _FORM: form, _OUTLINE: outline}
+    known = (name, titled, texted, *usual, *(key for key, value in records.items() if value))
+    return Passage(identifier, title, text, fields_of(fields, known, left_out), cut, form, outline)
+
+
+def plain_passage(passage: Passage) -> Passage:
+    """Return a passage with its id, texts and fields in plain form; see `data.same_text`.
+
+    Raises:
+        DataError: Nothing is left of its id.
+    """
+    document = plain_form(passage.id if passage.cut is None else passage.cut.document).strip()
+    if problem := id_problem(document):
+        msg = f"the id {shown(passage.id)} is {shown(document)} in plain form, and {problem} Choose another id."
+        raise DataError(msg)
+    cut = None if passage.cut is None else replace(passage.cut, document=document)
+    identifier = document if cut is None else f"{document}#{cut.number}"
+    texts = plain_form(passage.title), plain_form(passage.text)
+    return Passage(identifier, *texts, plain_fields(passage.fields), cut, PLAIN, passage.outline)
 
 
 def cut_of(record: Record, identifier: str) -> Cut | None:

@@ -16,21 +16,22 @@ from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.fields import Value
 from retrievalkit.data.forms import (
     ANCHORS,
-    EMBEDDED_IDS,
     EXAMPLES,
     HARD_NEGATIVES,
     NEGATIVES,
+    PASSAGE_TEXTS,
     POSITIVES,
     TEACHER_COLUMNS,
     is_example,
     is_numbered,
+    roles_of,
     unread,
 )
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.json_text import field_names, shown
 from retrievalkit.data.qrels import judgements
-from retrievalkit.data.queries import QuestionNamer, hashed_id, query_fields, read_queries, straight_quotes
-from retrievalkit.data.records import Record
+from retrievalkit.data.queries import query_fields, read_queries, straight_quotes
+from retrievalkit.data.records import QuestionNamer, Record, hashed_id
 from retrievalkit.data.same_text import passage_digest, same_text
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import labelled, teacher_scores
@@ -394,12 +395,12 @@ def _embedded(value: object, record: Record, where: str) -> Passage:
         msg = f"'{where}' should hold passages (objects with docid, title and text)."
         raise record.error(msg)
     inner = record._replace(fields=value)
-    name = next((key for key in EMBEDDED_IDS if value.get(key) not in (None, "")), None)
-    if "text" not in value:
+    held = (name for name, part in value.items() if part not in (None, "") or name in PASSAGE_TEXTS)
+    name, titled, texted = roles_of(tuple(held))
+    if not texted:
         msg = f"a passage in '{where}' has no text; it has these fields: {field_names(value)}."
         raise record.error(msg)
-    title = inner.text("title") if value.get("title") is not None else ""
-    text = inner.text("text")
+    title, text = inner.text(titled) if titled else "", inner.text(texted)
     return Passage(inner.identifier(name) if name else hashed_id(f"{title}\n{text}"), title, text)
 
 

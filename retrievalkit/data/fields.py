@@ -3,7 +3,8 @@
 A value is a text, a number, a boolean, or a list of these, and keeps its type. Dates and times are texts in ISO format,
 as in JSON; `indexing.filter` compares them as dates and times.
 
-    fields.parquet     one row per text: its id in `_id`, a column for each common field, and the rare fields in `_rare`
+    fields.parquet     one row per text: its id in `_id`, its title in `_title`, a column for each common field, and the
+                       rare fields in `_rare`
 
 A column of texts, 64-bit integers, floats, booleans or lists of texts has that type. A column of other or of mixed
 values has JSON texts, and `json` in its metadata. `_rare` has JSON objects: a field that few texts have would otherwise
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
 
 Value = str | int | float | bool | list[str | int | float | bool]
 FIELDS = "fields.parquet"
-_ID, _RARE = "_id", "_rare"
+OF_TEXTS = ("id", "title", "document")
+"""Ids, titles and documents of texts in filters, unless a field has this name; then as `_id`, `_title`, `_document`."""
+_ID, _TITLE, _RARE = "_id", "_title", "_rare"
+_TITLES = {"titles": ""}
+"""The metadata of the column of titles: an older version may have a field of this name."""
 _METADATA = ("metadata", "fields")  # of BEIR, and of our own rows
 _ROWS = 65_536
 # A field is a column if at least one text in _COMMON has it, so the cells are at most _COMMON times the values.
@@ -161,13 +166,13 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") and kind != "m" else value
 
 
-def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) -> bool:
-    """Write the ids and fields of texts; returns False, and writes nothing, if no text has a field."""
+def write_fields(path: Path, rows: Iterable[tuple[str, str, Mapping[str, Value]]]) -> None:
+    """Write the ids, titles and fields of texts."""
     kinds: dict[str, Counter[type | None]] = {}
     texts, beyond = 0, set[str]()
     # The type of a column is known only after all rows.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as spilled:
-        for identifier, fields in rows:
+        for identifier, title, fields in rows:
             texts += 1
             for name, value in fields.items():
                 if name not in kinds and len(kinds) == _MOST_NAMES:
@@ -175,9 +180,7 @@ def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) ->
                     continue
                 kinds.setdefault(name, Counter())[_kind(value)] += 1
             kept = {name: value for name, value in fields.items() if name in kinds} if beyond else dict(fields)
-            spilled.write(json.dumps([identifier, kept]) + "\n")
-        if not kinds:
-            return False
+            spilled.write(json.dumps([identifier, title or None, kept]) + "\n")
         if beyond:
             notices.note(
                 f"Left out: {len(beyond):,} fields, such as '{min(beyond)}', beyond the first {_MOST_NAMES:,} names. "
@@ -186,33 +189,26 @@ def write_fields(path: Path, rows: Iterable[tuple[str, Mapping[str, Value]]]) ->
         import pyarrow
         from pyarrow import parquet
 
-        of_arrow: dict[type, Any] = {
-            str: pyarrow.string(),
-            bool: pyarrow.bool_(),
-            int: pyarrow.int64(),
-            float: pyarrow.float64(),
-        }
-        of_arrow[list] = pyarrow.list_(pyarrow.string())
+        of_arrow = {str: "string", bool: "bool", int: "int64", float: "double", list: pyarrow.list_(pyarrow.string())}
         counts = Counter({name: types.total() for name, types in kinds.items()}).most_common(_MOST_COLUMNS)
-        columns = sorted({name for name, count in counts if count * _COMMON >= texts} - {_ID, _RARE})
-        schema = [pyarrow.field(_ID, pyarrow.string())]
+        columns = sorted({name for name, count in counts if count * _COMMON >= texts} - {_ID, _TITLE, _RARE})
+        schema = [pyarrow.field(_ID, "string"), pyarrow.field(_TITLE, "string", metadata=_TITLES)]
         for name in columns:
             typed = of_arrow.get(next(iter(kinds[name])) or object) if len(kinds[name]) == 1 else None
             marked = None if typed else {"json": ""}
-            schema.append(pyarrow.field(name, typed or pyarrow.string(), metadata=marked))
+            schema.append(pyarrow.field(name, typed or "string", metadata=marked))
         if rare := sorted(kinds.keys() - {*columns}):
-            schema.append(pyarrow.field(_RARE, pyarrow.string(), metadata={"names": _dumps(rare)}))
+            schema.append(pyarrow.field(_RARE, "string", metadata={"names": _dumps(rare)}))
         spilled.seek(0)
         with parquet.ParquetWriter(path, pyarrow.schema(schema), compression="zstd") as writer:
             while batch := [json.loads(line) for line in islice(spilled, _ROWS)]:
-                table: dict[str, list[Any]] = {_ID: [identifier for identifier, _ in batch]}
+                table: dict[str, list[Any]] = {_ID: [row[0] for row in batch], _TITLE: [row[1] for row in batch]}
                 for name in columns:
-                    table[name] = [fields.pop(name, None) for _, fields in batch]
-                table |= {_RARE: [fields or None for _, fields in batch]} if rare else {}
-                for name in (part.name for part in schema if part.metadata):
+                    table[name] = [row[2].pop(name, None) for row in batch]
+                table |= {_RARE: [row[2] or None for row in batch]} if rare else {}
+                for name in (part.name for part in schema[2:] if part.metadata):
                     table[name] = [None if cell is None else _dumps(cell) for cell in table[name]]
                 writer.write_table(pyarrow.table(table, schema=writer.schema))
-    return True
 
 
 def _kind(value: Value) -> type | None:
@@ -248,10 +244,16 @@ class Column:
 
 
 class FieldTable:
-    """The fields of the texts in a folder; columns are read on demand, from the file as it was when it was opened."""
+    """The fields of the texts in a folder; columns are read on demand, from the file as it was when it was opened.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Args:
+        path: The file.
+        form: Puts a text into the form of the ids, titles and fields.
+        document_of: Returns the document that a text was cut from; None if there is none.
+    """
+
+    def __init__(self, path: Path, form: Callable[[str], str] = str, document_of: Any = lambda _: None) -> None:
+        self._path, self.form, self._document_of = path, form, document_of
         self._columns: dict[str, Column] = {}
         try:
             self._file = MappedFile.of(path)
@@ -281,8 +283,13 @@ class FieldTable:
 
     @cached_property
     def _types(self) -> dict[str, Any]:
-        """Name -> Arrow field, of all columns except the ids."""
-        return {part.name: part for part in self._metadata.schema.to_arrow_schema() if part.name != _ID}
+        """Name -> Arrow field, of the columns of fields."""
+        columns = self._metadata.schema.to_arrow_schema()
+        return {part.name: part for part in columns if part.name != _ID and not _holds_titles(part)}
+
+    @cached_property
+    def _has_titles(self) -> bool:
+        return any(map(_holds_titles, self._metadata.schema.to_arrow_schema()))
 
     @cached_property
     def _rare(self) -> list[str]:
@@ -319,6 +326,8 @@ class FieldTable:
         import pyarrow
         import pyarrow.compute as pc
 
+        if name not in self.names:
+            return self._read_of_texts(name.removeprefix("_"))
         rare = name in self._rare
         cells = self._cells(_RARE if rare else name)
         if rare or self._types[name].metadata:
@@ -335,20 +344,38 @@ class FieldTable:
         kind = kinds.get(str(cells.type), str)
         return Column({kind: (rows, cells if kind is str else cells.to_numpy())})
 
-    def rows(self) -> Iterator[tuple[str, dict[str, Value]]]:
-        """Yield the id and the fields of each text."""
+    def _read_of_texts(self, name: str) -> Column:
+        """Read the titles, the documents, or the ids; a text that was cut from a document has also its id."""
+        import numpy as np
+
+        if name == "title":
+            if not self._has_titles:
+                msg = f"'{self._path}' has no titles: an older version wrote it. Index again to filter by title."
+                raise ArtifactError(msg)
+            cells = self._cells(_TITLE)
+            return Column({str: (np.flatnonzero(cells.is_valid().to_numpy()), cells.drop_null())})
+        cut = [(own, self._document_of(own)) for own in self.ids]
+        ids: list[Value] = [
+            [document or own] if name == "document" or not document else [own, document] for own, document in cut
+        ]
+        return Column(_by_type(range(len(self)), ids))
+
+    def rows(self) -> Iterator[tuple[str, str, dict[str, Value]]]:
+        """Yield the id, the title and the fields of each text."""
         marked = [name for name, part in self._types.items() if part.metadata]
         for batch in self._opened(self._metadata).iter_batches(_ROWS):
             for row in batch.to_pylist():
                 values = {name: value for name, value in row.items() if value is not None}
                 values |= {name: json.loads(values[name]) for name in marked if name in values}
                 rare = values.pop(_RARE, {}) if self._rare else {}
-                yield values.pop(_ID), values | rare
+                title = values.pop(_TITLE, "") if self._has_titles else ""
+                yield values.pop(_ID), title, values | rare
 
     def facets(self, most: int) -> dict[str, list[tuple[Any, int]]]:
         """Return values and text counts of each common field with 2 to `most` distinct values, most frequent first.
 
-        A number or boolean and the text that is written like it, which a filter does not distinguish, are one value.
+        Equal numbers, and the text that is written like a number or boolean, which a filter does not distinguish, are
+        one value.
         """
         import pyarrow
 
@@ -358,7 +385,8 @@ class FieldTable:
             for kind, (_, values) in sorted(self._read(name).parts.items(), key=lambda part: part[0] is str):
                 distinct = (values if kind is str else pyarrow.array(values)).value_counts()
                 for pair in distinct.to_pylist() if len(distinct) <= most else ():
-                    value, key = pair["values"], _dumps(pair["values"]).strip('"')
+                    value = pair["values"]
+                    key = _dumps(int(value) if kind is float and value.is_integer() else value).strip('"')
                     first, count = counts.get(key, (value, 0))
                     counts[key] = first, count + pair["counts"]
                 if len(distinct) > most:
@@ -367,6 +395,10 @@ class FieldTable:
             if 2 <= len(counts) <= most:
                 facets[name] = sorted(counts.values(), key=lambda pair: (-pair[1], str(pair[0])))
         return facets
+
+
+def _holds_titles(part: Any) -> bool:
+    return part.name == _TITLE and b"titles" in (part.metadata or {})
 
 
 def _by_type(rows: Iterable[int], values: Iterable[Value | None]) -> dict[type, tuple[np.ndarray, Any]]:

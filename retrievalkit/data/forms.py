@@ -16,15 +16,14 @@ from retrievalkit.errors import DataError
 
 PASSAGE_IDS = ("_id", "docid", "doc_id", "id", "passage_id", "psg_id", "pid", "docno", "document_id")
 PASSAGE_TEXTS = ("text", "contents", "content", "body", "passage")
-"""Fields of a passage in every format, in upper or lower case; of several, the first is used."""
-EMBEDDED_IDS = ("docid", "passage_id", "psg_id", "_id", "id")
-"""The id fields of a passage inside a training example."""
+"""Fields of a passage in every format, also inside training examples, in upper or lower case; the first is used."""
 
 QUERY_IDS = ("_id", "query_id", "qid", "query-id", "id")
 QUERY_TEXTS = ("query", "query_text", "question", "text", "contents")
 
-JUDGED_QUERIES = ("query-id", "query_id", "qid", "query")
-JUDGED_DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", "pid")
+JUDGED_QUERIES = ("query-id", "query_id", "qid", "q_id", "query")
+JUDGED_DOCUMENTS = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id", "docno", "pid")
+"""Fields of judgements and of hits."""
 GRADES = ("score", "relevance", "label", "grade")
 
 ANCHORS = ("anchor", "query", "question", "sentence1")

@@ -13,18 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from retrievalkit.data.forms import PASSAGE_IDS, QUERY_IDS
+from retrievalkit.data.forms import JUDGED_DOCUMENTS, JUDGED_QUERIES, PASSAGE_IDS, QUERY_IDS
 from retrievalkit.data.runs import Hits, open_run
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import DataError, InputError
 
 Row = Mapping[str, Any]
 
-_HIT = (
-    ("query_id", "query-id", "qid", "q_id", "query"),
-    ("document_id", "doc_id", "docid", "docno", "corpus-id", "pid", "id"),
-    ("score",),
-)
+_HIT = {"query_id": JUDGED_QUERIES, "document_id": (*JUDGED_DOCUMENTS, "id"), "score": ("score",)}
 _KNOWN = (
     "Give the address of a file or another source, a list of texts or dicts, a dict by id, a table (pandas, polars, "
     "Arrow), or a data set of the package datasets."
@@ -103,9 +99,9 @@ def hits(data: Any) -> dict[str, Hits]:
         return {str(query): _ordered(ranking, str(query)) for query, ranking in data.items()}
     rows: dict[str, list[tuple[Any, Any]]] = {}
     for number, row in enumerate(Rows(data, "run"), 1):
-        names = [next((name for name in known if name in row), "") for known in _HIT]
+        names = [next((name for name in known if name in row), "") for known in _HIT.values()]
         if not all(names):
-            missing = _HIT[names.index("")][0]
+            missing = [*_HIT][names.index("")]
             msg = (
                 f"the row has no {missing}, but {', '.join(map(str, row))}. Rows have query_id, document_id and score."
             )

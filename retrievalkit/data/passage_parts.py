@@ -11,6 +11,7 @@ are positives. All parts of a negative are negatives.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from retrievalkit.data.examples import Examples
 from retrievalkit.data.fields import FIELDS, write_fields
 from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Hits
+from retrievalkit.data.same_text import PLAIN, plain_form
 from retrievalkit.data.sentences import sentence_ends
 from retrievalkit.data.sources import open_source, split_prefix
 from retrievalkit.errors import ArtifactError, DataError
@@ -119,9 +121,13 @@ def part_of(identifier: str, documents: Mapping[str, int]) -> tuple[str, int] | 
     return part[1], int(part[2])
 
 
-def collected(passages: Iterable[Passage], documents: dict[str, int]) -> Iterator[Passage]:
-    """Pass passages through, and collect the documents that they were cut from: document -> number of its passages."""
+def collected(
+    passages: Iterable[Passage], documents: dict[str, int], forms: set[str] | None = None
+) -> Iterator[Passage]:
+    """Pass passages through; collect their documents (document -> number of its passages) and their forms of text."""
+    forms = set() if forms is None else forms
     for passage in passages:
+        forms.add(passage.text_form)
         if (cut := passage.cut) is not None:
             documents[cut.document] = max(cut.of, documents.get(cut.document, 0))
         yield passage
@@ -134,13 +140,24 @@ def documents_of(corpus: Iterable[Passage]) -> dict[str, int]:
     return documents
 
 
-def write_tables(folder: Path, passages: Iterable[Passage]) -> dict[str, Any]:
-    """Write the fields of passages and the documents that they were cut from, if any; returns a description of each."""
-    documents: dict[str, int] = {}
-    write_fields(folder / FIELDS, ((passage.id, passage.fields) for passage in collected(passages, documents)))
+def write_tables(folder: Path, passages: Iterable[Passage]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Write the fields of passages and the documents that they were cut from, if any.
+
+    Returns:
+        A description of each file, and the entry of a manifest that records the form of all texts; {} if it has none.
+    """
+    documents, forms = dict[str, int](), set[str]()
+    rows = collected(passages, documents, forms)
+    write_fields(folder / FIELDS, ((passage.id, passage.title, passage.fields) for passage in rows))
     if documents:
         storage.write_json(folder / DOCUMENTS, documents, indent=None)
-    return {name: storage.describe_file(folder / name) for name in TABLES.values() if (folder / name).exists()}
+    files = {name: storage.describe_file(folder / name) for name in TABLES.values() if (folder / name).exists()}
+    if len(forms) > 1:
+        notices.note(
+            "some texts are in plain form, others are not, so queries are searched as they are typed. To search all in "
+            "plain form, index the documents alone, and add the others: rkit index INDEX --add."
+        )
+    return files, {"text_form": forms.pop()} if len(forms) == 1 and any(forms) else {}
 
 
 def read_documents(path: Path) -> dict[str, int]:
@@ -248,6 +265,7 @@ class Document:
         passages: Passage id -> start and end in the text.
         cuts: Passage id -> the record of the cut, with heading and page; empty for a document that was not cut.
         file: The document's file, if the corpus is a folder of documents, or was converted from one.
+        text_form: The record of the form of its id and texts; "" = as they came.
     """
 
     id: str
@@ -256,6 +274,7 @@ class Document:
     passages: Mapping[str, tuple[int, int]]
     cuts: Mapping[str, Cut] = field(default_factory=dict)
     file: Path | None = None
+    text_form: str = ""
 
 
 def passages_of(corpus: Corpus, document: str) -> list[Passage]:
@@ -274,14 +293,27 @@ def open_document(corpus: Corpus, document: str) -> Document | None:
     """Return the document, or the single passage, with this id; None if the corpus has neither."""
     passages = list(corpus.find([document]).values()) or passages_of(corpus, document)
     if not passages:
-        return None
+        plain = plain_form(document).strip()
+        other = None if plain in ("", document) else open_document(corpus, plain)
+        return other if other and other.text_form == PLAIN else None
     root = _root(corpus.source)
     text, spans = joined(passages)
     cuts = {passage.id: passage.cut for passage in passages if passage.cut is not None}
-    # The id of a table row is the table's path and the row's own id.
-    files = [] if root is None else [root / document, (root / document).parent]
-    file = next((file for file in files if file.is_file()), None)
-    return Document(document, passages[0].title, text, spans, cuts, file)
+    file = None if root is None else _file_at(root, document)
+    return Document(document, passages[0].title, text, spans, cuts, file, passages[0].text_form)
+
+
+def _file_at(place: Path, document: str) -> Path | None:
+    """Return the file of a document, or of the table whose row it is: an id is a path, and a row's own id, if any."""
+    for name in Path(document).parts:
+        if not (place / name).exists():
+            # An id is in plain form, a file name may have decomposed or full-width letters.
+            names = os.listdir(place) if place.is_dir() else []
+            name = next((other for other in sorted(names) if plain_form(other) == name), "")
+        place = place / name
+        if not name or place.is_file():
+            return place if name else None
+    return None
 
 
 def joined(passages: Sequence[Passage]) -> tuple[str, dict[str, tuple[int, int]]]:

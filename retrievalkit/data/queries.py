@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from retrievalkit.data.forms import (
     is_numbered,
 )
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.records import HALF_CHARACTER, Record
+from retrievalkit.data.records import HALF_CHARACTER, QuestionNamer, Record, hashed_id
 from retrievalkit.data.same_text import same_text
 from retrievalkit.data.sources import is_folder, open_source
 from retrievalkit.errors import DataError, InputError
@@ -153,23 +152,3 @@ def query_fields(record: Record) -> dict[str, Value]:
 def straight_quotes(question: str) -> str:
     """Normalise a question like DPR's reader: the right single quotation mark becomes an apostrophe."""
     return question.replace("’", "'")  # noqa: RUF001 - this character is the point
-
-
-def hashed_id(text: str) -> str:
-    """Return an id for a text that has none: a hash, the same wherever the text occurs."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-class QuestionNamer:
-    """Generator of ids for texts without ids: a hash, so a question has the same id in all DPR files.
-
-    A text repeated in a file gets the suffix "-2", "-3" ..., because DPR's figures count every occurrence.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
-
-    def name(self, text: str) -> str:
-        """Return the id of the next occurrence of a text."""
-        count = self._seen[text] = self._seen.get(text, 0) + 1
-        return hashed_id(text) if count == 1 else f"{hashed_id(text)}-{count}"

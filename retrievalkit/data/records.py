@@ -7,6 +7,7 @@ and a table; all three are read as a stream.
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -315,3 +316,23 @@ def _csv_errors(path: str | Path, line: Callable[[], int]) -> Iterator[None]:
             reason = "a carriage return (CR) is in it. Save the file with the line ends LF or CRLF"
         msg = f"the row cannot be read: {reason}."
         raise DataError(msg, file=path, line=line()) from None
+
+
+def hashed_id(text: str) -> str:
+    """Return an id for a text that has none: a hash, the same wherever the text occurs."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class QuestionNamer:
+    """Generator of ids for texts without ids: a hash, so a question has the same id in all DPR files.
+
+    A text repeated in a file gets the suffix "-2", "-3" ..., because DPR's figures count every occurrence.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def name(self, text: str) -> str:
+        """Return the id of the next occurrence of a text."""
+        count = self._seen[text] = self._seen.get(text, 0) + 1
+        return hashed_id(text) if count == 1 else f"{hashed_id(text)}-{count}"

@@ -93,7 +93,9 @@ def build_index(
             copy = {"source": TEXTS, "fingerprint": open_corpus(texts).fingerprint()}
             origin["corpus"] = _located(copy, os.path.abspath(os.path.join(output, TEXTS)), Path(output))
         if isinstance(opened, Corpus):
-            write_tables(staging, opened)
+            more |= write_tables(staging, opened)[1]
+        elif "text_form" in opened.manifest:
+            more["text_form"] = opened.manifest["text_form"]
         for entry, name in TABLES.items():
             if isinstance(opened, VectorStore) and (opened.folder / name).is_file():
                 shutil.copyfile(opened.folder / name, staging / name)

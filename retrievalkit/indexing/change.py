@@ -23,11 +23,12 @@ import numpy as np
 
 from retrievalkit import storage
 from retrievalkit.data import files
-from retrievalkit.data.corpus import Corpus, Cut, Passage, nearest_id, open_corpus, write_corpus
+from retrievalkit.data.corpus import Corpus, Cut, Passage, nearest_id, open_corpus, plain_passage, write_corpus
 from retrievalkit.data.fields import FIELDS, FieldTable, Value, write_fields
 from retrievalkit.data.forms import corpus_table
 from retrievalkit.data.passage_parts import DOCUMENTS, TABLES, collected, part_of, read_documents
 from retrievalkit.data.records import table_of
+from retrievalkit.data.same_text import PLAIN
 from retrievalkit.data.vectors import IDS, Ids, JoinedStore, VectorStore, VectorWriter
 from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
@@ -50,6 +51,8 @@ _OURS = re.compile(
 )
 _Shard = tuple[Sequence[str], "np.ndarray | None", "np.ndarray | None", Any, "np.ndarray | None"]
 """Ids, vectors, number of vectors per text, weights, keys."""
+_Row = tuple[str, str, Mapping[str, Value]]
+"""Id, title and fields of a text."""
 _OF_MODEL = ("fingerprint", "description", "encoder_options", "dimensions", "compressor")
 
 
@@ -166,12 +169,30 @@ class _Index:
         part = part_of(text.id, self.documents)
         return replace(text, cut=part and replace(text.cut or Cut(*part, 0), of=self.documents[part[0]]))
 
-    def left(self, removed: Collection[str]) -> Iterator[tuple[str, Mapping[str, Value]]]:
-        """Yield the id and fields of each remaining text."""
-        table = self.opened.fields
-        rows = ((name, dict[str, Value]()) for name in self.digests) if table is None else table.rows()
+    def left(self, removed: Collection[str]) -> Iterator[_Row]:
+        """Yield the id, title and fields of each remaining text."""
+        rows: Iterable[_Row] = ((name, "", {}) for name in self.digests)
+        if self.corpus is not None:
+            rows = ((text.id, text.title, text.fields) for text in self.corpus)
+        elif self.opened.fields is not None:
+            rows = self.opened.fields.rows()
         changed = {name: text.fields for name, text in self.relabelled.items()}
-        return ((name, changed.get(name, fields)) for name, fields in rows if name not in removed)
+        return ((name, title, changed.get(name, fields)) for name, title, fields in rows if name not in removed)
+
+    def formed(self, corpus: Corpus) -> Iterator[Passage]:
+        """Yield the passages of a corpus, in the form of the texts of the index.
+
+        Raises:
+            InputError: Two passages have the same id in this form.
+        """
+        seen: set[str] = set()
+        for passage in corpus:
+            text = plain_passage(passage) if self.opened.manifest.get("text_form") == PLAIN else passage
+            if text.id in seen:
+                msg = f"'{corpus.source}' has the id '{text.id}' twice, with letters in different forms. Rename one."
+                raise InputError(msg)
+            seen.add(text.id)
+            yield text
 
     @cached_property
     def digests(self) -> dict[str, bytes | None]:
@@ -203,6 +224,7 @@ def _add_and_delete(
     index.manifest["deletion"] = deletion
     input_ids: list[str] = []
     input_documents: dict[str, int] = {}
+    forms: set[str] = set()
     added: list[str] = []
     texts_before = () if index.corpus is None else index.corpus
     labels = {text.id: _label(text) for text in texts_before if text.fields or text.cut}
@@ -223,7 +245,7 @@ def _add_and_delete(
             notices.note("the texts of the index are unknown, so every passage counts as new or changed.")
 
         def differing() -> Iterator[Passage]:
-            for passage in collected(open_corpus(add), input_documents):
+            for passage in collected(index.formed(open_corpus(add)), input_documents, forms):
                 input_ids.append(passage.id)
                 if digests.get(passage.id) != _digest(passage) or passage.id in to_delete:
                     added.append(passage.id)
@@ -243,12 +265,15 @@ def _add_and_delete(
         if vectors is None and add is not None:
             index.mirrored = open_corpus(add)
             index.mirrored.counts_empty = False  # reported already
+            index.manifest.pop("text_form", None)
+            index.manifest |= {"text_form": PLAIN} if forms == {PLAIN} else {}
     replaced = {name for name in added if name in digests and name not in to_delete}
     relabelled = len(index.relabelled)
     outcome.deleted, outcome.changed = len(to_delete), len(replaced) + relabelled
     outcome.added, outcome.unchanged = len(added) - len(replaced), len(input_ids) - len(added) - relabelled
     if not to_delete and not added:
-        if relabelled or index.documents != index.opened.documents:
+        other_form = index.manifest.get("text_form") != index.opened.manifest.get("text_form")
+        if relabelled or other_form or index.documents != index.opened.documents:
             _commit(index, index.segments, None)
         return
     removed = frozenset(to_delete | replaced)
@@ -289,7 +314,8 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
             documents.setdefault(part[0], []).append(name)
     known = digests.keys() | documents.keys()
     names: list[str] = []
-    read = [name for name in delete if id_files and name not in known and os.path.isfile(name)]
+    form = index.opened.form
+    read = [name for name in delete if id_files and {name, form(name)}.isdisjoint(known) and os.path.isfile(name)]
     for name in delete:
         if name not in read:
             names.append(name)
@@ -297,6 +323,7 @@ def _texts_to_delete(index: _Index, delete: Collection[str], id_files: bool, *, 
             names += open_corpus(name).ids()
         else:  # an id per line
             names += [line.text for line in files.filled_lines(name)]
+    names = [name if name in known else form(name).strip() for name in names]
     unknown = [name for name in names if name not in known]
     if unknown and repeated:
         notices.note(f"the last change of '{index.folder}' deleted these texts already.")
@@ -487,7 +514,8 @@ def _commit(
     recorded = manifest.get("segments", [{"counts": manifest["counts"]}])
     before = {entry.get("name", ""): entry["counts"] for entry in recorded}
     entries: list[dict[str, Any]] = []
-    new_fields = {} if texts is None else {passage.id: passage.fields for passage in texts if passage.fields}
+    described = (text for text in texts or () if text.title or text.fields)
+    new: dict[str, _Row] = {text.id: (text.id, text.title, text.fields) for text in described}
     for segment, deleted in kept:
         entry: dict[str, Any] = {"name": segment.name}
         if deleted:
@@ -501,7 +529,7 @@ def _commit(
         name = f"{number:04d}"
         entries.append({"name": name, "counts": storage.read_manifest(built, "index")["counts"]})
         if (built / FIELDS).is_file():
-            new_fields = dict(FieldTable(built / FIELDS).rows())
+            new = {row[0]: row for row in FieldTable(built / FIELDS).rows()}
         built.rename(folder / FOLDER / name)
     # The manifest lists the files of the original index, and the manifest of each segment.
     listed: dict[str, Any] = {}
@@ -515,9 +543,10 @@ def _commit(
     holds = storage.fingerprint_value(listed)
     after = {name: entry for name, entry in manifest.items() if name not in ("check", "corpus", *TABLES)}
     fields, documents = f"{FOLDER}/fields-{number:04d}.parquet", f"{FOLDER}/documents-{number:04d}.json"
-    of_new = ((name, new_fields.get(name, {})) for name in added)
-    if write_fields(folder / fields, itertools.chain(index.left(removed), of_new)):
-        after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
+    write_fields(
+        folder / fields, itertools.chain(index.left(removed), (new.get(name, (name, "", {})) for name in added))
+    )
+    after["fields"], listed[fields] = fields, storage.describe_file(folder / fields)
     if index.documents and (removed or added):
         remaining_ids = itertools.chain((name for name in index.digests if name not in removed), added)
         parts = filter(None, (part_of(name, index.documents) for name in remaining_ids))
@@ -539,13 +568,12 @@ def _commit(
         "change": number,
         "superseded": sorted(superseded),
     }
-    passages: Iterable[Passage] | None = index.mirrored
+    passages: Iterable[Passage] | None = None if index.mirrored is None else index.formed(index.mirrored)
     if passages is None and index.corpus is not None and (texts is not None or not added):
         ids = set(added)
         remaining = (passage for passage in index.corpus if passage.id not in removed)
         remaining = (index.relabelled.get(text.id, text) for text in remaining)
-        new = (passage for passage in (texts or ()) if passage.id in ids)
-        passages = itertools.chain(remaining, new)
+        passages = itertools.chain(remaining, (text for text in texts or () if text.id in ids))
     if passages is not None:
         name = os.path.join(FOLDER, f"corpus-{number:04d}.jsonl")
         place = str((folder / name).absolute())

@@ -91,11 +91,12 @@ def encode(
             parts = {"counts": shard.counts, "weights": shard.weights, "keys": shard.keys}
             writer.write_shard(number, shard.ids, shard.vectors, **parts)  # type: ignore[arg-type]
         counts = writer.finish()
-        corpus = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
+        corpus: dict[str, Any] = {"corpus": {"source": inputs["texts"]["path"], "fingerprint": source.fingerprint}}
         files, reported = writer.checksums(), left_out.reported()
         if isinstance(source.rows, Corpus):
             skipped = {text["id"] for text in reported.get("left_out", ())}
-            files |= write_tables(staging, (passage for passage in source.rows if passage.id not in skipped))
+            tables, form = write_tables(staging, (text for text in source.rows if text.id not in skipped))
+            files, corpus = files | tables, corpus | form
         return storage.write_manifest(
             staging,
             "vectors",

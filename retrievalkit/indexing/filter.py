@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrievalkit.contracts import Allowed
-from retrievalkit.data.fields import Column, FieldTable
+from retrievalkit.data.fields import OF_TEXTS, Column, FieldTable
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.errors import OptionError, nearest, shortlist
 from retrievalkit.reporting.counts import counted
@@ -74,17 +74,23 @@ def passing_texts(table: FieldTable, filter: str) -> Passing:
         if word:
             pieces.append(word.lower())
             continue
-        name = _plain(name or existing)
-        if name not in table.names:
-            close = nearest(name, table.names) if len(table.names) <= _NEAREST_AMONG else None
+        name = table.form(_plain(name or existing))
+        own, known = name in table.names, list(dict.fromkeys((*table.names, *OF_TEXTS)))
+        if not own and name.removeprefix("_") not in OF_TEXTS:
+            close = nearest(name, known) if len(known) <= _NEAREST_AMONG else None
             hint = f"; did you mean '{close}'?" if close else "."
-            msg = f"filter '{text:.200}': there is no field '{name:.200}'{hint} Fields: {shortlist(table.names)}."
+            msg = f"filter '{text:.200}': there is no field '{name:.200}'{hint} Fields: {shortlist(known)}."
             raise OptionError(msg)
+        if own and name in OF_TEXTS:
+            notes[f"filter '{text:.200}': '{name}' is a field of the texts here. Write _{name} for their own."] = None
         column = table.column(name)
         held = _mask(table, [rows for rows, _ in column.parts.values()])
         if not existing:
-            literals = [_Literal(part) for part in ([value] if sign else re.findall(_VALUE, values, re.DOTALL))]
+            parts = [value] if sign else re.findall(_VALUE, values, re.DOTALL)
+            literals = [_Literal(part, table.form) for part in parts]
             sign = sign.replace("==", "=") if sign else "in"
+            if sign == "!=" and not own:
+                sign, negated = "=", True  # a text has two ids, its own and its document's
             passed, comparable = _compared(table, column, sign, literals)
             if negated:
                 passed, comparable = held & ~passed, held
@@ -151,8 +157,8 @@ def _plain(value: str) -> str:
 class _Literal:
     """A value in a filter, as what it may be compared with: a text, a number, a boolean, a period of dates or times."""
 
-    def __init__(self, written: str) -> None:
-        self.text, self.quoted = _plain(written), written[0] in "'\""
+    def __init__(self, written: str, form: Callable[[str], str]) -> None:
+        self.text, self.quoted = form(_plain(written)), written[0] in "'\""
         self.number: int | float | None = None
         self.boolean: bool | None = None
         # The function that parses such texts, and the first and the last moment.

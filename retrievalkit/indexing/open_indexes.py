@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrievalkit import registry, storage
-from retrievalkit.contracts import Allowed, Indexer
+from retrievalkit.contracts import Allowed, Indexer, Text
 from retrievalkit.data.corpus import Corpus, open_corpus
 from retrievalkit.data.fields import FieldTable
 from retrievalkit.data.json_text import shown
-from retrievalkit.data.passage_parts import read_documents
+from retrievalkit.data.passage_parts import part_of, read_documents
 from retrievalkit.data.runs import Hits, Ranking, check_run, open_run, ranking
+from retrievalkit.data.same_text import FORMS
 from retrievalkit.errors import (
     ArtifactError,
     DataError,
@@ -92,6 +93,19 @@ class OpenIndex:
     def identity(self) -> str:
         """Fingerprint of the inputs and the indexer."""
         return storage.fingerprint_value([self.manifest["indexer"], self.manifest["inputs"]])
+
+    def form(self, text: str) -> str:
+        """Return a query, id or value in the form of the texts, if they record it; otherwise as it is."""
+        return FORMS[self.manifest.get("text_form", "")](text)
+
+    def formed(self, query: Text) -> Text:
+        """Return a query in the form of the texts."""
+        return query._replace(title=self.form(query.title), body=self.form(query.body))
+
+    def document_of(self, text: str) -> str | None:
+        """Return the document that a text was cut from; None if there is none."""
+        part = part_of(text, self.documents)
+        return None if part is None else part[0]
 
     @cached_property
     def documents(self) -> Mapping[str, int]:
@@ -310,6 +324,9 @@ def _open_state(folder: Path, options: Options, cluster: ClusterOptions | None) 
         msg = f"'{folder}' is a checkpoint. Encode and index a corpus first (rkit encode, rkit index)."
         raise ArtifactError(msg)
     manifest = storage.read_manifest(folder, "index")
+    if (form := manifest.get("text_form", "")) not in FORMS:
+        msg = f"'{folder}' has texts in the form '{form}', which this version does not support. Upgrade retrievalkit."
+        raise ArtifactError(msg)
     if cluster is None:
         indexer, lease = opened_indexer(folder, manifest, options), None
     else:
@@ -321,7 +338,7 @@ def _open_state(folder: Path, options: Options, cluster: ClusterOptions | None) 
     index = OpenIndex(folder, manifest, manifest["indexer"]["name"], indexer, lease=lease)
     index.held_corpus = _held_corpus(manifest, folder)
     if "fields" in manifest:
-        index.fields = FieldTable(storage.inside(folder, manifest["fields"]))
+        index.fields = FieldTable(storage.inside(folder, manifest["fields"]), index.form, index.document_of)
     if "documents" in manifest:
         index.held_documents = storage.HeldFile.of(storage.inside(folder, manifest["documents"]))
     return index

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from retrievalkit import registry, storage
+from retrievalkit.contracts import Text
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError
 from retrievalkit.indexing.open_indexes import OpenIndex, locate_input
@@ -23,7 +24,7 @@ from retrievalkit.registry.trust import anonymously
 if TYPE_CHECKING:
     import numpy as np
 
-    from retrievalkit.contracts import Representation, Side, Text
+    from retrievalkit.contracts import Representation, Side
     from retrievalkit.contracts.backends import QueryEncoder
     from retrievalkit.models.precision import Precision
     from retrievalkit.models.retriever import Retriever
@@ -246,21 +247,23 @@ class QueryBatch:
 
     def vector_for(self, index: OpenIndex) -> np.ndarray | None:
         """Encode a single query without torch: its vector (1, dim), or None if torch is needed."""
-        text = self.queries[0].text if len(self) == 1 else ""  # "" if the query is a vector
-        compiled = self.encoders.compiled(index) if text else None
-        vector = None if compiled is None else compiled.encode([self.queries[0].content], "query")
+        query = index.formed(self.queries[0].content) if len(self) == 1 else Text("", "")  # "" if it is a vector
+        compiled = self.encoders.compiled(index) if query.body else None
+        vector = None if compiled is None else compiled.encode([query], "query")
         return vector if vector is not None and vector.shape[1] == index.indexer.array_size else None
 
     def encoded_for(self, index: OpenIndex) -> Representation | list[str]:
         """Return the queries in the form that an index searches: encoded, or as texts."""
-        texts = [query.text for query in self.queries]
+        queries = [index.formed(query.content) for query in self.queries]
+        texts = [query.body for query in queries]
         if not index.needs_encoding:
             return texts
         retriever = self.encoders.of(index)
-        differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index)]
+        form = index.manifest.get("text_form")
+        differing = [self.encoders.options_for(index), self.encoders.dimensions_for(index), form]
         key = storage.fingerprint_value([retriever.fingerprint, *differing])
         if key not in self._encoded:
-            encoded = self.encoders.encode(index, [query.content for query in self.queries], "query")
+            encoded = self.encoders.encode(index, queries, "query")
             for tensor in (encoded.vectors, encoded.weights):
                 finite = [True] if tensor is None else tensor.isfinite().flatten(1).all(dim=1).tolist()
                 if not all(finite):

@@ -184,5 +184,5 @@ def _encoded(
     queries = read_queries(file)[:count]
     encoders = Encoders(model, [index], precision or "fp32")
     for start in range(0, len(queries), _BATCH):
-        texts = [query.content for query in queries[start : start + _BATCH]]
+        texts = [index.formed(query.content) for query in queries[start : start + _BATCH]]
         yield encoders.of(index).encode(texts, "query", precision=encoders.precision)

@@ -15,7 +15,7 @@ from retrievalkit import registry, storage
 from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Named, Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs
-from retrievalkit.data.corpus import open_corpus, write_corpus
+from retrievalkit.data.corpus import Passage, open_corpus, write_corpus
 from retrievalkit.data.passage_parts import write_tables
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError
@@ -144,8 +144,9 @@ def _write_vectors(
             model.model.dimensions = encoded.dimensions
             entries["checkpoint"] = describe_retriever(model.source, model.model)
     encoded.write(folder, **entries)
-    if corpus is not None and (tables := write_tables(folder, map(corpus.get, encoded.ids))):
-        storage.add_to_manifest(folder, files=storage.read_manifest(folder)["files"] | tables)
+    passages = (Passage(name, "", "") if corpus is None else corpus.get(name) for name in encoded.ids)
+    tables, form = write_tables(folder, passages)
+    storage.add_to_manifest(folder, files=storage.read_manifest(folder)["files"] | tables, **form)
 
 
 @dataclass(frozen=True)

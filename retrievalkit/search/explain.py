@@ -109,9 +109,10 @@ def _reasons(searcher: Searcher, source: Source, query: Query, ids: Sequence[str
     """Explain documents' scores in one source, where possible: by terms, vectors, sentences or token pairs."""
     if not isinstance(source, OpenIndex) or not ids:
         return _UNEXPLAINED
+    content = source.formed(query.content)
     if not source.needs_encoding:
         try:
-            terms_of = source.indexer.contributions(query.text, ids)
+            terms_of = source.indexer.contributions(content.body, ids)
         except UnsupportedError:
             return _UNEXPLAINED
         return {document: Found("", terms=terms) for document, terms in zip(ids, terms_of, strict=True)}.get
@@ -120,7 +121,7 @@ def _reasons(searcher: Searcher, source: Source, query: Query, ids: Sequence[str
     if not texts:
         return _UNEXPLAINED
     if (compiled := searcher.encoders.compiled(source)) is not None:
-        vector = compiled.encode([query.content], "query")[0]
+        vector = compiled.encode([content], "query")[0]
 
         def nearest(document: str) -> Found | None:
             # Text by text, so that the first hit does not wait for the sentences of the others.
@@ -135,7 +136,7 @@ def _reasons(searcher: Searcher, source: Source, query: Query, ids: Sequence[str
     # Truncated texts were already reported by the search and by `rkit encode`.
     with searcher.encoders.using(source) as retriever, notices.gathered():
         view, counts = source.indexer.view, source.manifest.get("counts", {})
-        queries = viewed(searcher.encoders.encode(source, [query.content], "query"), view)
+        queries = viewed(searcher.encoders.encode(source, [content], "query"), view)
         if queries.weights is None and _vectors(queries) == 1 and counts.get("vectors", 0) == counts.get("texts"):
             # A single vector per text and query has no parts to explain.
             def encode(sentences: Sequence[Text], side: Side) -> np.ndarray:
@@ -149,7 +150,7 @@ def _reasons(searcher: Searcher, source: Source, query: Query, ids: Sequence[str
         documents = viewed(searcher.encoders.encode(source, list(texts.values()), "document"), view)
         reasons = [Found("")] * len(texts)
         if queries.vectors is not None:
-            reasons = _by_vectors(retriever, query.content, list(texts.values()), queries, documents)
+            reasons = _by_vectors(retriever, content, list(texts.values()), queries, documents)
         if queries.weights is not None and documents.weights is not None:
             # Terms shared by query and document, with their contributions; with vectors, also both parts of the score.
             products = queries.weights * documents.weights  # (D, vocabulary)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from retrievalkit.data.corpus import Corpus
 from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
+from retrievalkit.data.same_text import FORMS
 from retrievalkit.data.snippets import _COMMON, matches, snippet
 from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import PAGES, write_page
@@ -143,8 +144,9 @@ def describe_hits(
             yield DescribedHit(rank, score, document_id, found=tuple(reasons))
             continue
         terms = [term for reason in reasons for term in list(reason.terms)[:SHOWN_TERMS]]
-        text = snippet(passage.text, query, terms=terms)
-        marked = matches(text, query, terms)
+        formed = FORMS[passage.text_form](query)
+        text = snippet(passage.text, formed, terms=terms)
+        marked = matches(text, formed, terms)
         if not marked and (nearest := next((reason.sentence for reason in reasons if reason.sentence), None)):
             text = snippet(passage.text, nearest)
         place = () if passage.cut is None else (passage.cut.heading, passage.cut.page)

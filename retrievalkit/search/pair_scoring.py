@@ -27,6 +27,7 @@ from retrievalkit.data.examples import against_corpus, note_dropped, read_exampl
 from retrievalkit.data.passage_parts import in_passages
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import Hits, open_run, write_run
+from retrievalkit.data.same_text import FORMS
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.data.vectors.ranges import read_ahead
 from retrievalkit.errors import DataError, InputError, nearest
@@ -241,4 +242,5 @@ def _sample(pairs: Callable[[], Iterator[tuple[str, str]]], corpus: Corpus) -> l
 
 def _with_texts(pairs: Sequence[tuple[str, str]], corpus: Corpus) -> _Window:
     by_id = {document: corpus.get(document) for _, document in pairs}
-    return [(query, (by_id[document].title, by_id[document].text)) for query, document in pairs]
+    scored = ((query, by_id[document]) for query, document in pairs)
+    return [(FORMS[passage.text_form](query), (passage.title, passage.text)) for query, passage in scored]

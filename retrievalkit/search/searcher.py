@@ -290,8 +290,8 @@ class Searcher:
             other = next(iter(with_fields), None) if corpus is None else of_corpus.get(corpus)
             index = source if source in with_fields else other
             if index is None:
-                msg = f"'{source.label}' has no fields to filter by: its passages had none when they were indexed. "
-                msg += "Index passages with metadata, or leave the filter out."
+                msg = f"'{source.label}' has no fields to filter by: it holds vectors without passages, or an older "
+                msg += "version wrote it. Index the passages again, or leave the filter out."
                 raise InputError(msg)
             assert index.fields is not None
             texts, notes = passing_texts(index.fields, filter)
@@ -326,8 +326,10 @@ class Searcher:
 
 def _rankings(source: Source, queries: QueryBatch, k: int, allowed: Allowed | None) -> list[Ranking]:
     """Return the ids and scores of each query's hits; an index has none for a blank query."""
-    rows = [row for row, query in enumerate(queries) if query.text.strip()]
-    if len(rows) == len(queries) or isinstance(source, OpenRun) or isinstance(queries, EncodedBatch):
+    if isinstance(source, OpenRun) or isinstance(queries, EncodedBatch):
+        return source.rankings(queries, k, allowed)
+    rows = [row for row, query in enumerate(queries) if source.form(query.text).strip()]
+    if len(rows) == len(queries):
         return source.rankings(queries, k, allowed)
     rankings: list[Ranking] = [([], np.empty(0, dtype=np.float32))] * len(queries)
     for row, ranking in zip(rows, source.rankings(queries.take(rows), k, allowed) if rows else [], strict=True):

@@ -113,6 +113,7 @@ class Vectors(Manifest):
     checkpoint: Checkpoint = _MISSING
     dimensions: Count = _MISSING
     corpus: Source = _MISSING
+    text_form: Word = _MISSING
 
 
 class Segment(BaseModel):
@@ -138,6 +139,7 @@ class Index(Manifest):
     change: Count = _MISSING
     fields: InnerName = _MISSING
     documents: InnerName = _MISSING
+    text_form: Word = _MISSING
     superseded: list[PlainName] = _MISSING
 
 

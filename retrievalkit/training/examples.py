@@ -37,8 +37,7 @@ from retrievalkit.data.examples import (
 from retrievalkit.data.hard_negatives import Chooser, HardNegatives
 from retrievalkit.data.passage_parts import in_passages, passages_of
 from retrievalkit.data.positions import Places
-from retrievalkit.data.queries import QuestionNamer
-from retrievalkit.data.records import Record, table_of
+from retrievalkit.data.records import QuestionNamer, Record, table_of
 from retrievalkit.data.same_text import normal_form, same_text, text_hash
 from retrievalkit.data.sources import fingerprint, open_source
 from retrievalkit.errors import DataError, InputError

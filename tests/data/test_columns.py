@@ -10,9 +10,8 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from retrievalkit.cli import main
-from retrievalkit.data.columns import Columns, open_own
 from retrievalkit.data.convert import convert
-from retrievalkit.data.corpus import Passage, open_corpus
+from retrievalkit.data.corpus import Columns, Passage, open_corpus, open_own
 from retrievalkit.data.examples import read_examples
 from retrievalkit.data.inputs import passages
 from retrievalkit.errors import DataError, OptionError

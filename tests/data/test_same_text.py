@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievalkit.data.corpus import Passage
-from retrievalkit.data.same_text import _HIDDEN, normal_form, passage_digest, same_text, text_hash
+from retrievalkit.data.same_text import (
+    _HIDDEN,
+    normal_form,
+    passage_digest,
+    plain_fields,
+    plain_form,
+    same_text,
+    text_hash,
+)
 
 SPELLINGS = {
     "blanks": ["Is it  so?", " is it so? ", "is\tit\nso?\r\n", "is it\u00a0so?", "is it\u3000so?"],
@@ -67,3 +75,29 @@ def test_a_title_counts_only_without_a_text():
     digest = passage_digest(Passage("a", "T", "\u200b"))
     assert digest == passage_digest(Passage("b", "t ", ""))
     assert digest not in (passage_digest(Passage("a", "U", "")), passage_digest(Passage("a", "", "T")))
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("e\u0301te\u0301", "\u00e9t\u00e9"),
+        ("\ufb01ne o\ufb03ce", "fine office"),
+        ("co\u00adop\u2060era\ufefftion", "cooperation"),
+        ("\uff34\uff4f\uff4b\uff59\uff4f\uff12\uff10", "Tokyo20"),
+        ("\uff76\uff9e\uff72\uff84\uff9e", "\u30ac\u30a4\u30c9"),
+        ("\ufee3\ufeae\ufea3\ufe92\ufe8e", "\u0645\u0631\u062d\u0628\u0627"),
+        ("\u200f\u05e9\u05dc\u05d5\u05dd\u200e", "\u05e9\u05dc\u05d5\u05dd"),
+        ("10\u00a0km\u00b2 \u2460 \u00bd \uffe3", "10 km\u00b2 \u2460 \u00bd \uffe3"),
+    ],
+)
+def test_the_plain_form_gives_each_letter_one_code(text, plain):
+    """Superscripts and fractions, which another letter would not replace without a loss, stay."""
+    assert plain_form(text) == plain
+    assert plain_fields({text: [text, 1], plain: [plain], "n": 2}) == {plain: [plain, 1, plain], "n": 2}
+
+
+@given(text=st.text() | st.text(st.characters(min_codepoint=0xFB00, max_codepoint=0xFFFF)))
+def test_the_plain_form_is_stable_and_the_same_text(text):
+    plain = plain_form(text)
+    assert plain_form(plain) == plain
+    assert same_text(plain, text)

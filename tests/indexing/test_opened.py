@@ -59,7 +59,7 @@ def vectors(folder, indexer, seed, ids=None):
         corpus={"source": str(corpus), "fingerprint": print_},
         inputs=described,
     )
-    write_fields(folder / FIELDS, ((row["_id"], {"n": row["n"]}) for row in rows))
+    write_fields(folder / FIELDS, ((row["_id"], "", {"n": row["n"]}) for row in rows))
     files = storage.read_manifest(folder)["files"] | {FIELDS: storage.describe_file(folder / FIELDS)}
     storage.add_to_manifest(folder, files=files)
     return folder
@@ -197,7 +197,7 @@ def test_texts_with_equal_scores_are_ranked_by_id_whatever_their_history(tmp_pat
         parts = {} if indexer == "sparse" else {"vectors": dense[rows]}
         parts |= {"weights": weights[rows]} if "sparse" in indexer else {}
         write(tmp_path / name, ids=list(chosen), shard=9, **parts)
-        write_fields(tmp_path / name / FIELDS, ((name, {"n": 1}) for name in chosen))
+        write_fields(tmp_path / name / FIELDS, ((name, "", {"n": 1}) for name in chosen))
         files = storage.read_manifest(tmp_path / name)["files"]
         files[FIELDS] = storage.describe_file(tmp_path / name / FIELDS)
         storage.add_to_manifest(tmp_path / name, files=files)

@@ -18,6 +18,7 @@ import retrievalkit as rk
 from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Allowed, Indexer, Representation
+from retrievalkit.data.queries import Query
 from retrievalkit.errors import InputError
 from retrievalkit.indexing.segments import Segmented
 from retrievalkit.indexing.vectors import Vectors
@@ -273,7 +274,7 @@ def test_every_indexer_returns_exactly_the_texts_that_pass(name, tmp_path):
 
     def part(first, last):
         passages = [
-            {"id": f"d{row}", "text": f"cat {row}"}
+            {"id": f"d{row}", "title": f"Part {row % 3}", "text": f"cat {row}"}
             | {key: value for key, value in TYPED[row].items() if value is not None}
             for row in range(first, last)
         ]
@@ -297,6 +298,48 @@ def test_every_indexer_returns_exactly_the_texts_that_pass(name, tmp_path):
             (hits,) = run.values()
             expected = {f"d{row}" for row in range(last) if passes(TYPED[row])}
             assert {identifier for identifier, _ in hits} == expected, filter
+        run = index.search([query] if name == "bm25" else query, 100, filter="title = 'Part 1' and id not in (d4, d25)")
+        assert {hit for hit, _ in next(iter(run.values()))} == {f"d{row}" for row in range(1, last, 3)} - {"d4", "d25"}
+
+
+def test_a_field_named_like_the_title_is_not_hidden_in_silence(tmp_path, capsys):
+    rows = [{"_id": f"d{n}", "title": "Own", "text": "cat", "metadata": {"title": f"T{n}"}} for n in range(2)]
+    index = rk.Index.build(rows, vectors=np.eye(2, dtype=np.float32), output=tmp_path / "index")
+    assert numbers(index.search(np.ones(2, np.float32), filter="title = T1")) == [1]
+    assert "_title" in capsys.readouterr().err
+    assert numbers(index.search(np.ones(2, np.float32), filter="_title = Own and id = d0", strict=True)) == [0]
+
+
+def test_an_index_is_searched_in_the_form_of_its_texts(tmp_path, texts, dense, tiny_model):
+    """Passages record their form; texts without a record, and their queries, stay byte for byte."""
+    plain, typed = "caf\u00e9 fine co-op", "cafe\u0301 \ufb01ne co-\u00adop"
+    rows = [{"_id": "\u00e9 1", "text": plain, "n\u00e9": "\u00e9t\u00e9", "text_form": "nfc-plain"}]
+    formed = rk.Index.build([*rows, {**rows[0], "_id": "b"}], output=tmp_path / "formed", indexer="overlap")
+    asked = [Query("1", typed)]
+    for index, query in ((formed, plain), (texts, typed)):
+        assert index.searcher.ask(asked).encoded_for(index.searcher.indexes[0]) == [query]
+    assert (formed.manifest["text_form"], texts.manifest.get("text_form")) == ("nfc-plain", None)
+    (hit,) = formed.search(typed, filter="'ne\u0301' = 'e\u0301te\u0301' and id = 'e\u0301\u00a01'")
+    assert (hit.id, hit.fields) == ("\u00e9 1", {"n\u00e9": "\u00e9t\u00e9"})
+    assert [hit.snippet[start:end] for start, end in hit.matches] == ["caf\u00e9", "fine", "co", "op"]
+    assert formed.document("e\u0301 1").id == "\u00e9 1"
+    formed = rk.Index.build([*rows, {**rows[0], "_id": "b"}], tiny_model, tmp_path / "vectors", pooler="mean")
+    assert [hit.score for hit in formed.search(plain)] == [hit.score for hit in formed.search(typed)]
+    assert formed.add([{"id": "e\u0301 1", "text": typed, "ne\u0301": "e\u0301te\u0301"}])["unchanged"] == 1
+    with pytest.raises(InputError, match="twice"):
+        formed.add([{"id": name, "text": "x"} for name in ("a\u0301", "\u00e1")])
+    assert formed.delete("e\u0301 1")["texts"] == 1
+    dense.add([{"id": "e\u0301", "text": typed}])
+    assert dense.document("e\u0301").text == typed
+    with pytest.raises(InputError, match="unknown"):
+        dense.document("\u00e9")
+
+
+def test_texts_in_two_forms_are_searched_as_they_are_typed(tmp_path, capsys):
+    rows = [{"_id": "a", "text": "x", "text_form": "nfc-plain"}, {"_id": "b", "text": "y"}]
+    index = rk.Index.build(rows, vectors=np.eye(2, dtype=np.float32), output=tmp_path / "index")
+    assert "plain form" in capsys.readouterr().err
+    assert "text_form" not in index.manifest
 
 
 def test_vectors_of_texts_with_other_fields_have_the_same_fingerprint(tmp_path, tiny_model):

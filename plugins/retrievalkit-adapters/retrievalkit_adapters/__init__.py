@@ -81,11 +81,14 @@ def note_blank(count: int, among: int) -> None:
 def metadata(hit: rk.Hit, explain: bool) -> dict[str, Any]:
     """Return the metadata of a hit: fields, place, title and id, with `explain` rank, score and the reasons for it.
 
-    Without `explain` a passage has the same metadata for every query: toolkits drop duplicates by it.
+    Without `explain` a passage has the same metadata for every query: toolkits drop duplicates by it. As in filters, a
+    field that is named "title" or "id" keeps its name, and the passage's own is `_title` or `_id`.
     """
+    own = {"title": hit.title, "id": hit.id}
+    own = {f"_{name}" if name in hit.fields else name: value for name, value in own.items()}
     why = {"rank": hit.rank, "score": hit.score, "why": list(hit.why)} if explain else {}
     place = {name: value for name, value in (("heading", hit.heading), ("page", hit.page)) if value}
-    return {**hit.fields, **place, "title": hit.title, "id": hit.id, **why}
+    return {**hit.fields, **place, **own, **why}
 
 
 def missing(package: str, toolkit: str) -> MissingDependencyError:

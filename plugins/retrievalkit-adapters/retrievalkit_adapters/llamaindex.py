@@ -75,7 +75,8 @@ class IndexRetriever(BaseRetriever):
         if first.needs_encoding and not others:
             if query.embedding is not None:
                 return np.asarray(query.embedding, np.float32)
-            encoded = self.index.searcher.encoders.encode(first, [Text("", text) for text in texts], "query")
+            queries = [first.formed(Text("", text)) for text in texts]
+            encoded = self.index.searcher.encoders.encode(first, queries, "query")
             if encoded.weights is None and encoded.vectors is not None and encoded.vectors.shape[1] == 1:
                 mean: np.ndarray = encoded.vectors[:, 0].float().mean(0).cpu().numpy()
                 return mean

@@ -180,3 +180,17 @@ def test_filters_without_translation_are_refused(index, toolkit, filters):
             from retrievalkit_adapters.llamaindex import IndexRetriever
 
             IndexRetriever(index, filters=MetadataFilters.model_validate({"filters": [filters]}))
+
+
+def test_documents_and_filters_have_the_same_names_and_form(tmp_path):
+    """A field that is named as the title keeps its name; queries and filters get the form of the texts."""
+    langchain = pytest.importorskip("retrievalkit_adapters.langchain", exc_type=ImportError)
+    rows = [
+        {"_id": name, "title": "Install", "text": f"{name} caf\u00e9", "text_form": "nfc-plain", "metadata": fields}
+        for name, fields in (("a", {"title": "Own"}), ("b", {}))
+    ]
+    retriever = langchain.IndexRetriever(index=rk.Index.build(rows, output=tmp_path / "index"))
+    documents = {document.id: document.metadata for document in retriever.invoke("cafe\u0301")}
+    assert documents == {"a": {"title": "Own", "_title": "Install", "id": "a"}, "b": {"title": "Install", "id": "b"}}
+    assert ids(retriever.invoke("cafe\u0301", filter={"_title": {"$eq": "Install"}})) == ["a", "b"]
+    assert ids(retriever.invoke("\uff43af\u00e9", filter={"id": {"$in": ["b", "c"]}})) == ["b"]

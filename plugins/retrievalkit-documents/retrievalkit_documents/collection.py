@@ -49,6 +49,7 @@ from retrievalkit.contracts.declarations import Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions
 from retrievalkit.data.files import existing, fingerprint
+from retrievalkit.data.same_text import PLAIN
 from retrievalkit.errors import ArtifactError, InputError, OptionError, shortlist
 from retrievalkit.reporting.notices import show
 from retrievalkit_documents.cutting import Cutter, cutter
@@ -217,7 +218,8 @@ class Collection:
             reader = Reader(cut, options_of_fields(settings).columns)
             before = self._state(manifest)
             with self._workplace(temporary=dry_run) as work:
-                reusable = before if manifest.get("options") == settings else State()
+                same = manifest.get("options") == settings and manifest.get("text_form") == PLAIN
+                reusable = before if same else State()
                 after = read(_existing(folder, before), reusable, reader, work / "passages.jsonl", retry=retry)
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
@@ -395,6 +397,7 @@ class Collection:
             options=settings,
             inputs={"folder": describe_input(folder, content)},
             counts=counts,
+            text_form=PLAIN,
             passages=passages.name,
             listing=listed.name,
             holds=holds,

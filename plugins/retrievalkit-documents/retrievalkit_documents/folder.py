@@ -16,8 +16,15 @@ from itertools import islice
 from pathlib import Path
 
 from retrievalkit.contracts.commands import counted
-from retrievalkit.data.columns import Columns, open_own
-from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
+from retrievalkit.data.corpus import (
+    Columns,
+    Passage,
+    open_corpus,
+    open_own,
+    passage_of,
+    plain_passage,
+    write_corpus,
+)
 from retrievalkit.data.files import fingerprint
 from retrievalkit.data.records import Record
 from retrievalkit.errors import DataError, RetrievalkitError
@@ -132,12 +139,15 @@ class Reader:
         note = ""
         if document is None:
             rows, note = self._rows(path)
-            whole = [replace(row, id=f"{name}/{row.id}") for row in rows]
+            whole = [plain_passage(replace(row, id=f"{name}/{row.id}")) for row in rows]
+            if len({row.id for row in whole}) < len(whole):
+                msg = "with ids that differ only in the form of their letters"
+                raise UnreadableError(msg)
         elif isinstance(document, UnreadableError):
             raise document
         else:
             fields = {"id": name, "title": document.title, "text": document.text, "metadata": document.fields}
-            whole = [passage_of(Record(str(path), 1, {**fields, "outline": outline_of(document)}))]
+            whole = [plain_passage(passage_of(Record(str(path), 1, {**fields, "outline": outline_of(document)})))]
         parts = [part for passage in whole for part in self.cut(passage) if part.text.strip() or part.title]
         if not parts:
             msg = "without text"

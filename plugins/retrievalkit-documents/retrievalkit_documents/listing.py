@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from retrievalkit.contracts.commands import kind_of
 from retrievalkit.data.files import LONGEST_LINE
 from retrievalkit.data.records import Record
+from retrievalkit.data.same_text import plain_form
 from retrievalkit.errors import DataError
 
 _HIDDEN = (".", "~$")  # ~$ begins the locks of Word
@@ -20,7 +20,7 @@ _KERNEL = ("/proc/", "/sys/")
 
 def identifier_of(path: PurePosixPath | Path) -> str:
     """Return the id of a document at a path: some systems store names in decomposed letters."""
-    return unicodedata.normalize("NFC", path.as_posix())
+    return plain_form(path.as_posix()).strip()
 
 
 def documents_below(

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.data import files
+from retrievalkit.data.same_text import PLAIN, plain_fields
 from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.reporting import notices
@@ -88,9 +89,9 @@ class Documents(Source):
             for kind, number in document.left.items():
                 left.setdefault(kind, []).append(number)
             title = document.title or PurePosixPath(identifier).stem
-            metadata = {"metadata": document.fields} if document.fields else {}
-            outline = outline_of(document)
-            yield {"id": identifier, "title": title, "text": document.text, "outline": outline, **metadata}
+            metadata = {"metadata": plain_fields(document.fields)} if document.fields else {}
+            row = {"id": identifier, "title": title, "text": document.text, "outline": outline_of(document)}
+            yield row | {"text_form": PLAIN} | metadata
         if not count:
             msg = f"no document can be read: {files.grouped(unread)}. Give documents with text in them."
             raise DataError(msg, file=self.path)

@@ -1,23 +1,21 @@
 """The text of a document as a reader writes it: words flow into lines, and gaps between them never weld two words.
 
-Modules of this package that run in workers import nothing of retrievalkit except its top module: workers start quickly.
+Modules of this package that run in workers import nothing of retrievalkit except its top module and the plain form of
+texts: workers start quickly.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-# Hyphens that are only drawn at the end of a line, and marks without width inside words.
-_INVISIBLE = "\u00ad\u2060\ufeff"
-_LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFB00, 0xFB07)}
-_CONTROL: dict[int, str] = {code: " " for code in range(32) if chr(code) not in "\t\n\f"}
-_FORM: dict[int, str | None] = {**dict.fromkeys(map(ord, _INVISIBLE)), **_LIGATURES, **_CONTROL, ord("\f"): "\n"}
+from retrievalkit.data.same_text import plain_form
+
+_CONTROL: dict[int, str] = {code: " " for code in range(32) if chr(code) not in "\t\n\f"} | {ord("\f"): "\n"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WORD_END = re.compile(r"[^\W\d_]{3}[.,;:!?)\u201d]?\Z")
 _EMPTY_LINES = re.compile(r"\n{3,}")
@@ -54,8 +52,8 @@ class Document:
 
 
 def form_of(text: str) -> str:
-    """Return a text in composed letters (NFC), without soft hyphens, ligatures, control characters, lone surrogates."""
-    return _SURROGATE.sub("\ufffd", unicodedata.normalize("NFC", text.translate(_FORM)))
+    """Return a text in plain form, without control characters and lone surrogates."""
+    return _SURROGATE.sub("\ufffd", plain_form(text.translate(_CONTROL)))
 
 
 class Text:

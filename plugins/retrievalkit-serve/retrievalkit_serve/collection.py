@@ -204,11 +204,11 @@ class Collection:
         corpus.counts_empty = False
         return corpus
 
-    def passages(self, labels: Sequence[str], identifier: str) -> list[str]:
-        """Return the ids of a document's passages; for a passage, or without texts, the id itself."""
+    def passages(self, labels: Sequence[str], identifier: str) -> tuple[str, list[str]]:
+        """Return the id of a document in the form of the texts, and the ids of its passages; else the id itself."""
         known = dict.fromkeys(self._texts_of[label] for label in labels if label in self._texts_of)
         document = next(filter(None, (texts.document(identifier) for texts in known)), None)
-        return [identifier] if document is None else list(document.passages)
+        return (identifier, [identifier]) if document is None else (document.id, list(document.passages))
 
     def document(self, identifier: str) -> Document:
         """Return a whole document, or a passage, from the first corpus that has it.

@@ -18,7 +18,10 @@ WrittenCount = Annotated[
 """An integer, or its digits as a string."""
 
 _Scalar = str | int | float | bool
-FILTER = "Only texts whose fields pass, such as: year >= 2020 and (source = faq or not tags in (draft, 'to do'))."
+FILTER = (
+    "Only texts whose fields, id, title or document pass, such as: "
+    "year >= 2020 and (source = faq or not tags in (draft, 'to do'))."
+)
 
 _FILLED: dict[str, JsonValue] = {"minLength": 1, "pattern": r"\S"}
 """Schema of a text that must not be blank; the Python API checks it."""

@@ -79,11 +79,12 @@ class AgentServer:
         }
         indexes = service.collection.descriptions()
         names = ", ".join(index["name"] for index in indexes)
-        fields = shortlist(dict.fromkeys(field for index in indexes for field in index["fields"]), 100)
+        own = (field for index in indexes for field in index["fields"])
+        fields = shortlist(dict.fromkeys(("id", "title", "document", *own)), 100)
         self._server: Server[Any] = Server(
             "retrievalkit",
             version=rk.__version__,
-            instructions=f"{_ABOUT} Indexes: {names}." + (f" Fields to filter by: {fields}." if fields else ""),
+            instructions=f"{_ABOUT} Indexes: {names}. Fields to filter by: {fields}.",
             on_list_tools=self._list,
             on_call_tool=self._call,
         )

@@ -15,6 +15,7 @@ import numpy as np
 from retrievalkit.contracts.commands import HybridOptions, counted, resolve_precision, say
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.records import HALF_CHARACTER
+from retrievalkit.data.same_text import FORMS
 from retrievalkit.data.snippets import matches
 from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
 from retrievalkit.search.public import HITS_TO_READ, DescribedHit, Fusion, hit_count, open_reranker, reasons_of
@@ -119,7 +120,8 @@ class Service:
         missing = texts.missing(best.values())
         readable = [document for document, _ in first if best[document] not in missing]
         passages = [texts.get(best[document]) for document in readable]
-        scores = await self.batcher.do(reranker, (text, [(passage.title, passage.text) for passage in passages]))
+        query = FORMS[passages[0].text_form](text) if passages else text
+        scores = await self.batcher.do(reranker, (query, [(passage.title, passage.text) for passage in passages]))
         # The sort is stable: ties keep the order of the search.
         head = sorted(zip(readable, scores, strict=True), key=lambda pair: -pair[1])
         return [*head, *(pair for pair in first if best[pair[0]] in missing), *rest]
@@ -160,7 +162,8 @@ class Service:
         self._check_length("query", form.query)
         with self.batcher.admitted():
             document = await asyncio.to_thread(self.collection.document, form.id)
-            spans = await asyncio.to_thread(matches, document.text, form.query) if form.query.strip() else ()
+            query = FORMS[document.text_form](form.query)
+            spans = await asyncio.to_thread(matches, document.text, query) if query.strip() else ()
         passages: list[_Json] = []
         for name, (start, end) in document.passages.items():
             cut = document.cuts.get(name)

@@ -145,7 +145,7 @@ def explain(
     collection: Collection, choice: Choice, text: str, ids: Sequence[str]
 ) -> list[tuple[int | None, DescribedHit]]:
     """Return documents by descending score, each with its rank in the search; None if it is not a candidate."""
-    parts = {identifier: collection.passages(choice.labels, identifier) for identifier in ids}
+    parts = dict(collection.passages(choice.labels, identifier) for identifier in ids)
     ids = [passage for names in parts.values() for passage in names]
     searcher = collection.searcher(choice.labels)
     batch = searcher.ask([Query("query", text)])
@@ -200,7 +200,7 @@ class EmbedTask:
     def run(self, items: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int]]:
         """Encode the texts of all requests together."""
         index: OpenIndex = self.collection.models[self.model]
-        texts = [Text("", text) for item in items for text in item]
+        texts = [index.formed(Text("", text)) for item in items for text in item]
         with self.collection.encoders.using(index) as retriever:
             retriever.dimensions = self.dimensions or retriever.dimensions  # set again at the next use
             lengths = [len(ids) for ids in retriever.tower(self.side).tokenize(texts, self.side)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievalkit.errors import ArtifactError
+from retrievalkit.reporting.notices import note
 from retrievalkit.storage.documents import check_document, read_json
 from retrievalkit.storage.outputs import MANIFEST, write_json
 from retrievalkit.storage.places import absolute
@@ -110,7 +111,9 @@ def indexes_of(places: Any) -> tuple[Any, ...]:
     for place in [places] if isinstance(places, str | os.PathLike) else places:
         names = None
         if isinstance(place, str | os.PathLike) and kind_of(folder := Path(place)) == "collection":
-            names = read_manifest(folder, "collection").get("indexes")
+            manifest = read_manifest(folder, "collection")
+            names = manifest.get("indexes")
+            note(*manifest.get("notes", ()))
         if names == []:
             msg = f"'{place}' has no index yet: its first sync did not finish. Run it again: rkit sync FOLDER {place}"
             raise ArtifactError(msg)

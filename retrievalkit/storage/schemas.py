@@ -147,6 +147,7 @@ class Collection(Manifest):
     """The manifest of `rkit sync`, and of a folder that `rkit convert` writes, which has no indexes."""
 
     indexes: list[PlainName] = _MISSING
+    notes: list[Word] = _MISSING
 
 
 KINDS: dict[str, type[Manifest]] = {"vectors": Vectors, "index": Index, "collection": Collection}

@@ -2,20 +2,31 @@
 
 A file counts as changed if its size or times differ from the last reading and its content does too. Its passages depend
 only on its content and file extension, except for their ids, which begin with its path.
+
+A reading is written part by part, so that the next one continues where it was killed:
+
+    0000.jsonl               passages of the first files, by path
+    0000.json                these files, written after the passages
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from typing import Annotated, Any
 
-from retrievalkit.contracts.commands import counted
+from annotated_types import Ge
+
+from retrievalkit.contracts.commands import ProgressBar, counted, read_document
 from retrievalkit.data.corpus import (
     Columns,
     Passage,
@@ -27,7 +38,7 @@ from retrievalkit.data.corpus import (
 )
 from retrievalkit.data.files import fingerprint
 from retrievalkit.data.records import Record
-from retrievalkit.errors import DataError, RetrievalkitError
+from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
 from retrievalkit_documents.cutting import Cutter, outline_of
 from retrievalkit_documents.listing import documents_below
 from retrievalkit_documents.source import LIMITS
@@ -36,8 +47,17 @@ from retrievalkit_documents.text import Document, UnreadableError
 from retrievalkit_documents.workers import read_documents
 
 TABLES = (".csv", ".tsv", ".jsonl")
+_SECONDS, _PASSAGES = 5.0, 10_000
+"""A part of a reading ends after this time, or with this number of passages."""
+
 _UNSETTLED = 2_000_000_000
 """Nanoseconds: a file changed this shortly before it is read may change again with the same timestamp."""
+
+Row = tuple[tuple[int, ...], str, Annotated[int, Ge(0)], str, str, dict[str, int]]
+"""The values of a `File`."""
+
+_Read = tuple[str, "File", list[Passage]]
+"""A file by its path, and its passages."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +71,7 @@ class File:
         passages: Number of passages.
         problem: The reason why it has no passages.
         note: Content that its passages lack.
+        left: Content that is not in its text: kind, such as "images" -> number.
     """
 
     stamp: tuple[int, ...]
@@ -58,6 +79,7 @@ class File:
     passages: int
     problem: str = ""
     note: str = ""
+    left: Mapping[str, int] = field(default_factory=dict)
 
     def is_at(self, path: Path, *, retry: bool) -> bool:
         """True if the file at a path need not be read again; a file with a problem is read again on retry."""
@@ -99,15 +121,23 @@ class State:
                 reasons.setdefault(reason, []).append(name)
         return reasons
 
+    def count(self, left: Mapping[str, int]) -> None:
+        """Count the content of a file that is not in its text."""
+        for kind, number in left.items():
+            self.left.setdefault(kind, []).append(number)
+
     def groups(self) -> Iterator[tuple[str, list[Passage]]]:
         """Yield the path of each file with its passages."""
         if self.passages is None:
             return
         corpus = open_corpus(self.passages)
         corpus.counts_empty = False
-        stream = iter(corpus)
+        stream, last = iter(corpus), next(reversed(self.files), "")
         for name, file in self.files.items():
-            yield name, list(islice(stream, file.passages))
+            group = list(islice(stream, file.passages))
+            if name == last:
+                del stream  # closes the file: a killed reading may leave many
+            yield name, group
 
 
 @dataclass(frozen=True)
@@ -181,7 +211,7 @@ def _loaded(path: Path, columns: Columns) -> tuple[list[Passage], str]:
     return rows, f"{counted(len(lines), 'rows')} left out, the first in {_reason(first[0], path)}" if first else ""
 
 
-def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bool = True) -> State:
+def read(folder: Path, before: State, reader: Reader, output: Path, *, parts: Path, retry: bool = True) -> State:
     """Read new and changed files of a folder, and write the passages of all files.
 
     Args:
@@ -189,6 +219,7 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         before: The files and passages of the last reading with the same reader.
         reader: Converts a file to passages.
         output: The file to write the passages to.
+        parts: The folder of the parts of this reading, and of a killed one with the same reader.
         retry: Read unchanged files again if they could not be read last time.
 
     Raises:
@@ -199,27 +230,30 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
     same = [name for name, _ in paths] == list(before.files)
     if same and all(before.files[name].is_at(path, retry=retry) for name, path in paths):
         return replace(before, others=state.others, read=0)
-    known = before.groups()
+    killed = _parts_in(parts)
+    known = {name: part for part in (before, *killed) for name in part.files}
+    groups = {id(part): part.groups() for part in (before, *killed)}
 
     def unchanged(name: str) -> list[Passage]:
-        return next(group for other, group in known if other == name)  # both are in path order
+        return next(group for other, group in groups[id(known[name])] if other == name)  # all are in path order
 
     def checked() -> Iterator[_Check]:
         for name, path in paths:
-            check = _Check(name, path, before.files.get(name))
+            check = _Check(name, path, known[name].files[name] if name in known else None)
             check.look(retry=retry)
             yield check
 
-    def passages() -> Iterator[Passage]:
+    def files() -> Iterator[tuple[str, File, list[Passage]]]:
         for check, document in read_documents(checked(), lambda check: check.document):
             name, old, group = check.name, check.old, list[Passage]()
+            if old is not None and (check.is_same or check.has_same_content) and known[name] is not before:
+                state.count(old.left)
             if old is not None and check.is_same:
-                state.files[name] = old
-                yield from unchanged(name)
+                yield name, old, unchanged(name)
                 continue
-            problem, note = check.problem, ""
+            problem, note, left = check.problem, "", dict[str, int]()
             if check.has_same_content and old is not None:
-                group, note = unchanged(name), old.note
+                group, note, left = unchanged(name), old.note, dict(old.left)
             is_read = not (check.has_same_content or problem)
             if is_read:
                 _ = reader.cut  # a model that cannot be opened ends the sync, not a file
@@ -227,17 +261,60 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
                 if is_read:
                     state.read += 1
                     group, note = reader.passages(check.path, name, document)
-                    for kind, count in document.left.items() if isinstance(document, Document) else ():
-                        state.left.setdefault(kind, []).append(count)
+                    left = document.left if isinstance(document, Document) else left
+                    state.count(left)
             except Exception as error:  # noqa: BLE001 - a parser may raise anything, and ends its file, not the folder
                 problem = _reason(error, check.path)
             stamp = check.stamp
             settled = bool(stamp) and max(stamp[1:]) < time.time_ns() - _UNSETTLED
-            state.files[name] = File(stamp if settled else (), check.digest, len(group), problem, note)
-            yield from group
+            yield name, File(stamp if settled else (), check.digest, len(group), problem, note, left), group
 
-    write_corpus(output, passages())
+    with ProgressBar("read documents", len(paths), unit="files") as progress, output.open("wb") as whole:
+        for number, part in enumerate(_in_parts(files()), len(killed)):
+            state.files |= {name: file for name, file, _ in part}
+            path = parts / f"{number:04d}.jsonl"
+            write_corpus(path, (passage for _, _, group in part for passage in group))
+            with path.open("rb") as passages:
+                shutil.copyfileobj(passages, whole)
+            written = path.with_suffix(".new")
+            written.write_text(json.dumps(rows_of({name: file for name, file, _ in part})), encoding="ascii")
+            os.replace(written, path.with_suffix(".json"))
+            progress.update(len(state.files))
     return state
+
+
+def rows_of(files: Mapping[str, File]) -> dict[str, list[Any]]:
+    """Return the values of files, for JSON; `Row` reads them."""
+    return {name: list(asdict(file).values()) for name, file in files.items()}
+
+
+def _parts_in(folder: Path) -> list[State]:
+    """Return the complete parts of killed readings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = list[State]()
+    for number in count():
+        path = folder / f"{number:04d}.json"
+        if not path.exists():
+            return parts
+        try:
+            rows = read_document(path, dict[str, Row], do="")
+        except ArtifactError:  # its files are read again
+            return parts
+        parts.append(State({name: File(*row) for name, row in rows.items()}, path.with_suffix(".jsonl")))
+    return parts
+
+
+def _in_parts(files: Iterable[_Read]) -> Iterator[list[_Read]]:
+    """Yield files with their passages in parts, each read within a few seconds."""
+    part, start, passages = list[_Read](), time.monotonic(), 0
+    for file in files:
+        part.append(file)
+        passages += len(file[2])
+        if time.monotonic() - start > _SECONDS or passages > _PASSAGES:
+            yield part
+            part, start, passages = [], time.monotonic(), 0
+    if part:
+        yield part
 
 
 @dataclass

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pathlib
+import re
 import shutil
 import signal
 
 import pytest
+from click.testing import CliRunner
 from document_folders import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from retrievalkit_documents import collection as collection_module
+from retrievalkit_documents import folder as folder_module
 
 import retrievalkit as rk
 from killed_processes import in_another_process, kill_at_call
 from retrievalkit import storage
+from retrievalkit.cli import main
+from retrievalkit.storage import read_manifest
 
 NAMES = ("a.txt", "b.txt", "c.md", "sub/d.md", "sub/e.html", "f.docx", "g.csv", "sub/h.jsonl")
 WORDS = ("tiber", "rome", "seine", "old", "castle")
@@ -74,12 +80,75 @@ def test_any_changes_of_a_folder(tmp_path_factory, tiny_model, steps):
     shutil.rmtree(place)
 
 
+def interrupt_at_call(monkeypatch, owner, name, count):
+    """End a sync as Ctrl-C does, at a call of a function; the function works again afterwards."""
+    original, calls = getattr(owner, name), []
+
+    def replaced(*arguments, **options):
+        calls.append(1)
+        if len(calls) == count:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, replaced)
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """A part of a reading for each file, and a step of the encoding for each twelve texts."""
+    monkeypatch.setattr(folder_module, "_SECONDS", 0)
+    monkeypatch.setattr(collection_module, "_AT_ONCE", 12)
+
+
+def test_an_interrupted_first_sync_is_searched_and_continued(docs, tiny_model, tmp_path, monkeypatch, small_steps):
+    """By words as soon as all is read; neither reading nor encoding begins again, although a file has changed."""
+    index, options = tmp_path / "index", {"model": tiny_model, "passages": 2, "stride": 1, "name": "cities"}
+    interrupt_at_call(monkeypatch, folder_module, "parts_of", 3)
+    with pytest.raises(KeyboardInterrupt):
+        rk.sync(docs, index, **options)
+    interrupt_at_call(monkeypatch, collection_module.rk, "index", 4)  # bm25, and the second step of dense
+    with pytest.raises(KeyboardInterrupt):
+        rk.sync(docs, index, **options)
+    manifest = read_manifest(index, "collection")
+    total = manifest["counts"]["passages"]
+    assert (manifest["indexes"], manifest["name"]) == (["bm25"], "cities")
+    found = CliRunner().invoke(main, ["search", str(index), "--query", "Tiber", "--json"])
+    assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["rome.txt"]
+    held = int(re.search(f"dense: ([0-9]+) of {total} passages have vectors", found.stderr)[1])
+    assert 24 <= held < total
+    write(docs / "london.docx", "The Thames has tides.")
+    (report,) = rk.sync(docs, index)
+    assert report.read == 1
+    assert report.encoded == total - held + report.changed
+    assert read_manifest(index, "collection").get("notes") is None
+    assert_as_new(index, docs, tiny_model, tmp_path / "anew")
+
+
+def test_an_interrupted_later_sync_changes_nothing_and_is_continued(
+    docs, tiny_model, tmp_path, monkeypatch, small_steps
+):
+    """Both indexes answer as before until both are complete; then together as new ones."""
+    index = tmp_path / "index"
+    rk.sync(docs, index, model=tiny_model, passages=2, stride=1)
+    before = {name: hits(index / name) for name in ("dense", "bm25")}
+    write(docs / "added.txt", " ".join(f"tiber{number}" for number in range(31)))
+    interrupt_at_call(monkeypatch, collection_module, "write_corpus", 3)
+    with pytest.raises(KeyboardInterrupt):
+        rk.sync(docs, index)
+    assert before == {name: hits(index / name) for name in ("dense", "bm25")}
+    (docs / "rome.txt").unlink()
+    (report,) = rk.sync(docs, index)
+    assert (report.read, report.documents.added, report.encoded) == (0, [], 30 - 24)
+    assert_as_new(index, docs, tiny_model, tmp_path / "anew")
+
+
 def kill_syncs(docs, model, place, moments):
     """Kill the first sync of a folder, or a later one, when a file gets its name; change the folder, and sync again.
 
     In a separate process: forks cannot use the Java machine of Lucene, which other tests start.
     """
     collection_module.names = lambda kind: ()
+    collection_module._AT_ONCE, folder_module._SECONDS = 5, 0
     killed = 0
     owners = {"os": os, "pathlib": pathlib.Path, "retrievalkit.storage": storage}
     for number, (owner, name, count) in enumerate(moments):
@@ -98,7 +167,7 @@ def kill_syncs(docs, model, place, moments):
         rk.sync(folder, index, model=model, passages=2, stride=1)
         assert_as_new(index, folder, model, place / f"anew{number}", names=("dense",))
         left = {path.name for path in index.iterdir() if not path.name.startswith((".passages", ".files"))}
-        assert left == {"manifest.json", "corpus.jsonl", "dense"}
+        assert left == {"manifest.json", "corpus.jsonl", "dense"}, (left, name, count)
     assert killed
 
 
@@ -106,10 +175,11 @@ def kill_syncs(docs, model, place, moments):
 @pytest.mark.parametrize(
     "moments",
     [
-        [*(("os", "replace", count) for count in range(1, 40)), ("pathlib", "rename", 1), ("pathlib", "rename", 3)],
+        [("os", "replace", count) for count in range(1, 160, 4)],
+        [("pathlib", "rename", count) for count in range(1, 20)],
         [("retrievalkit.storage", "describe_file", count) for count in range(1, 16)],
     ],
-    ids=["every file", "every description"],
+    ids=["files", "folders", "descriptions"],
 )
 def test_a_sync_that_is_killed_is_done_by_the_next(docs, tiny_model, tmp_path, moments):
     process = multiprocessing.get_context("spawn").Process(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, get_type_hints
@@ -36,7 +37,9 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with agents.running():
+            following = asyncio.create_task(service.follow())
             yield
+            following.cancel()
         service.batcher.close()
 
     app = FastAPI(

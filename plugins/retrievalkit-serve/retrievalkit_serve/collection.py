@@ -1,19 +1,20 @@
 """The open indexes of a service, with their models and texts.
 
 A collection never changes, so several threads can use it. A reload opens a new collection; requests that started with
-the old collection finish with it.
+the old collection finish with it. `State` shows when the folders have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from retrievalkit.contracts.commands import HybridOptions
+from retrievalkit.contracts.commands import HybridOptions, kind_of, read_manifest
 from retrievalkit.data.corpus import Corpus, Passage
 from retrievalkit.data.passage_parts import Document, open_document
 from retrievalkit.errors import InputError, OptionError, check_choice
@@ -26,7 +27,41 @@ from retrievalkit_serve.serve import ServeOptions
 _Read = TypeVar("_Read")
 _SAMPLE = 200
 _EXAMPLES, _PASSAGES_READ, _LONGEST_EXAMPLE = 5, 2000, 80
-_CHANGED = "the texts can no longer be read ({}). Hits have no texts until the indexes are reloaded (SIGHUP)."
+_CHANGED = "the texts can no longer be read ({}). Hits have no texts until the indexes are reloaded."
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of the folders that a service follows; its own manifest identifies the state of each index.
+
+    Attributes:
+        indexes: Each index folder, with the identity, size and time of its manifest.
+        names: The names of the collections.
+        notes: Sentences about the collections, such as the number of texts without vectors so far.
+        replacing: Collections whose indexes are being replaced by a sync.
+    """
+
+    indexes: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = field(compare=False)
+    replacing: tuple[str, ...]
+
+    @classmethod
+    def of(cls, options: ServeOptions) -> State:
+        """Look at the folders.
+
+        Raises:
+            ArtifactError: One of them is neither an index nor a collection with an index.
+            OSError: An index does not exist.
+        """
+        known = [(place, read_manifest(place)) for place in options.indexes if kind_of(place) == "collection"]
+        statuses = [(place, os.stat(os.path.join(place, "manifest.json"))) for place in options.places]
+        return cls(
+            tuple((place, f"{file.st_ino} {file.st_size} {file.st_mtime_ns}") for place, file in statuses),
+            tuple(str(manifest.get("name", "")) for _, manifest in known),
+            tuple(note for _, manifest in known for note in manifest.get("notes", ())),
+            tuple(place for place, manifest in known if manifest.get("replacing")),
+        )
 
 
 class Texts:
@@ -83,6 +118,7 @@ class Collection:
         before: Previous collection, whose models are reused if they have not changed.
 
     Attributes:
+        state: The state of the folders before they were opened.
         deepest: Maximum number of hits of each index to fuse.
 
     Raises:
@@ -91,9 +127,10 @@ class Collection:
 
     def __init__(self, options: ServeOptions, generation: int = 1, before: Collection | None = None) -> None:
         self.generation = generation
+        self.state = State.of(options)
         self.deepest = max(FUSION_DEPTH, options.max_k)
         self._options = options
-        self._all = opened(options.indexes, options, options.named_options, notices.note)
+        self._all = opened([place for place, *_ in self.state.indexes], options, options.named_options, notices.note)
         self.encoders = self._all.encoders
         self.encoders.check()
         if before is not None:
@@ -131,9 +168,16 @@ class Collection:
 
     @cached_property
     def name(self) -> str:
-        """The names of the corpora, or of the indexes if their texts are not available."""
-        sources = [texts.corpus.source for texts in self._texts_of.values()]
-        return ", ".join(dict.fromkeys(map(corpus_name, sources))) or ", ".join(self.indexes)
+        """The name by the options, else the names of the collections, the corpora, or indexes without texts."""
+        return self._options.name or ", ".join(dict.fromkeys(map(self._name_of, self.indexes)))
+
+    def _name_of(self, label: str) -> str:
+        folder = self.indexes[label].folder
+        if (name := collection_name(folder)) or label not in self._texts_of:
+            return name or label
+        source = self._texts_of[label].corpus.source
+        # A changed index holds its texts itself.
+        return folder.name if Path(source).is_relative_to(folder.absolute()) else corpus_name(source)
 
     @cached_property
     def examples(self) -> list[str]:
@@ -227,13 +271,13 @@ class Collection:
 
     @cached_property
     def models(self) -> dict[str, OpenIndex]:
-        """One index per model that encodes queries, by model name."""
+        """One index per model that encodes queries, by the name of the collection, else of the model."""
         by_model: dict[str, tuple[str, OpenIndex]] = {}
         for index in self.indexes.values():
             if index.needs_encoding:
                 entry = index.checkpoint or {}
-                known = entry.get("description", {}).get("model") or entry.get("path")
-                name = Path(self._options.model or known or "model").name
+                known = self._options.model or entry.get("description", {}).get("model") or entry.get("path")
+                name = self._options.name or collection_name(index.folder) or _model_name(known, index.label)
                 by_model.setdefault(self.encoders.of(index).fingerprint, (name, index))
         names = [name for name, _ in by_model.values()]
         return {name if names.count(name) == 1 else f"{name}:{index.label}": index for name, index in by_model.values()}
@@ -252,6 +296,22 @@ class Collection:
             }
             for label, index in self.indexes.items()
         ]
+
+
+def collection_name(index: Path) -> str:
+    """Return the recorded name of the collection that an index belongs to; "" if it belongs to none."""
+    for home in (index.absolute().parent, index / ".sync"):
+        if kind_of(home) == "collection":
+            manifest: Mapping[str, Any] = read_manifest(home)
+            if home.parent == index or index.name in manifest.get("indexes", ()):
+                return str(manifest.get("name", ""))
+    return ""
+
+
+def _model_name(place: str | None, default: str) -> str:
+    """Shorten a model's place to a name: the package of "package:NAME/model", else the last folder."""
+    prefix, _, inside = (place or default).rpartition(":")
+    return PurePath(inside).parts[0] if prefix == "package" else PurePath(place or default).name
 
 
 def corpus_name(source: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,8 +22,8 @@ from retrievalkit_serve.failures import invalid_request, message_of
 from retrievalkit_serve.service import Service
 
 _ABOUT = (
-    "Search over a collection of documents. Call search with a question or keywords, read_document with the id of a "
-    "hit for its full text, and explain for the reasons why documents rank high, low or not at all."
+    "Search over a collection of documents, {}. Call search with a question or keywords, read_document with the id of "
+    "a hit for its full text, and explain for the reasons why documents rank high, low or not at all."
 )
 
 
@@ -77,17 +78,20 @@ class AgentServer:
             "read_document": (ReadDocument, self._read_document),
             "explain": (Explain, lambda form: service.explain(forms.ExplainForm(**form.model_dump()))),
         }
-        indexes = service.collection.descriptions()
+        self._server: Server[Any] = Server(
+            "retrievalkit", version=rk.__version__, on_list_tools=self._list, on_call_tool=self._call
+        )
+        self._describe()
+        service.on_reload.append(self._describe)
+
+    def _describe(self) -> None:
+        """Describe the collection to agents."""
+        indexes = self._service.collection.descriptions()
         names = ", ".join(index["name"] for index in indexes)
         own = (field for index in indexes for field in index["fields"])
         fields = shortlist(dict.fromkeys(("id", "title", "document", *own)), 100)
-        self._server: Server[Any] = Server(
-            "retrievalkit",
-            version=rk.__version__,
-            instructions=f"{_ABOUT} Indexes: {names}. Fields to filter by: {fields}.",
-            on_list_tools=self._list,
-            on_call_tool=self._call,
-        )
+        about = f"{_ABOUT.format(self._service.collection.name)} Indexes: {names}."
+        self._server.instructions = f"{about} Fields to filter by: {fields}."
 
     async def _list(self, *_: Any) -> types.ListToolsResult:
         tools = [
@@ -143,4 +147,6 @@ class AgentServer:
     async def run_on_pipes(self) -> None:
         """Answer on standard input and output until the input ends."""
         async with stdio_server() as (received, sent):
+            following = asyncio.create_task(self._service.follow())
             await self._server.run(received, sent, self._server.create_initialization_options())
+            following.cancel()

@@ -17,6 +17,7 @@ from retrievalkit.contracts.commands import HybridOptions, OpenOptions, indexes_
 from retrievalkit.contracts.declarations import Argument, Flag, Place, Reads, Rest, command
 from retrievalkit.data import inputs
 from retrievalkit.errors import InputError, OptionError
+from retrievalkit.reporting.notices import gathered
 
 TOKEN = "RKIT_SERVE_TOKEN"
 """Environment variable: the token that requests must carry."""
@@ -26,7 +27,8 @@ _SHORTEST_TOKEN = 16
 
 def _folders(value: Any) -> tuple[str, ...]:
     several = value if isinstance(value, list | tuple) else [value]
-    return indexes_of([inputs.place(getattr(index, "folder", index), "an index") for index in several])
+    places = [index if isinstance(index, os.PathLike) else getattr(index, "folder", index) for index in several]
+    return tuple(inputs.place(index, "an index") for index in places)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class ServeOptions(HybridOptions, OpenOptions):
     """Options of `serve`.
 
     Args:
-        indexes: Index folders; in Python also open indexes, whose folders are opened again.
+        indexes: Index folders and collections; in Python also open indexes, whose folders are opened again.
+        name: The name of the service on its page, for its model and for agents; by default that of the collection.
         reranker: A cross-encoder (rkit rerank train, or a hub name) that re-ranks the first hits.
         rerank: Default number of hits to re-rank; 100 if not set, 0 = none. Requests can override it.
         host: Address to listen on; 0.0.0.0 = all of them.
@@ -55,6 +58,7 @@ class ServeOptions(HybridOptions, OpenOptions):
 
     indexes: Annotated[Any, Argument(several=True), Flag(metavar="INDEX..."), Reads(_folders, ("index",))]
     _: KW_ONLY
+    name: str | None = None
     reranker: Annotated[str | None, Reads(accepts=("reranker",))] = None
     rerank: Annotated[int, Ge(0)] | None = None
     host: str = "127.0.0.1"
@@ -91,6 +95,12 @@ class ServeOptions(HybridOptions, OpenOptions):
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The index folders; those of a collection change when its first sync ends."""
+        with gathered():  # `Collection` has the notes
+            return indexes_of(self.indexes)
 
     @cached_property
     def token(self) -> str | None:
@@ -132,7 +142,7 @@ class ServeOptions(HybridOptions, OpenOptions):
             if not re.fullmatch(r"[\w.-]+|\[[\da-f:.]+\]", name):
                 msg = f"allow_host '{name}' is not a host name. Leave out scheme, port and '*': search.example.org."
                 raise OptionError(msg)
-        self.fused(len(self.indexes))
+        self.fused(len(self.places))
         _ = self.token
 
 
@@ -140,8 +150,8 @@ class ServeOptions(HybridOptions, OpenOptions):
 def serve(options: ServeOptions) -> None:
     """Serve each INDEX, or several together, over HTTP, in a web page, and to LLM agents (MCP).
 
-    Models are loaded before the first request. SIGHUP, or POST /admin/reload with the token, reloads the indexes while
-    the old ones answer; SIGTERM and Ctrl-C end the service once all requests are answered.
+    Models are loaded before the first request. When an index changes, the service opens its new state within seconds,
+    while the old one answers. SIGTERM and Ctrl-C end the service once all requests are answered.
 
     \b
     rkit serve dense bm25                      # a page at http://127.0.0.1:8000, the API reference at /docs

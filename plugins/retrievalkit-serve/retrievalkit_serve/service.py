@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,11 +17,11 @@ from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.data.same_text import FORMS
 from retrievalkit.data.snippets import matches
-from retrievalkit.errors import InputError, OptionError, RetrievalkitError, UnknownNameError
+from retrievalkit.errors import ArtifactError, InputError, OptionError, RetrievalkitError, UnknownNameError
 from retrievalkit.search.public import HITS_TO_READ, DescribedHit, Fusion, hit_count, open_reranker, reasons_of
 from retrievalkit_serve import forms
 from retrievalkit_serve.batching import Batcher
-from retrievalkit_serve.collection import Collection
+from retrievalkit_serve.collection import Collection, State
 from retrievalkit_serve.doubts import doubt
 from retrievalkit_serve.failures import RefusedError, message_of
 from retrievalkit_serve.metrics import Metrics
@@ -53,12 +53,16 @@ class Service:
     Attributes:
         collection: The open indexes; a reload replaces them.
         stopping: True after the service has stopped accepting connections.
+        notes: Sentences about the collections, such as the number of texts without vectors so far.
+        on_reload: Functions to call after the indexes have been reloaded.
     """
 
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.metrics = Metrics()
         self.collection = _open_collection(options)
+        self.notes = self.collection.state.notes
+        self.on_reload: list[Callable[[], None]] = []
         self.reranker: RerankTask | None = None
         if options.reranker is not None:
             precision = resolve_precision(options.precision or "fp32")
@@ -104,7 +108,7 @@ class Service:
             "k": k,
             "hits": hits,
             "doubt": doubt(text, encoded, len(encoded) < len(scores), collection.nonsense, shown),
-            "notes": answer.notes,
+            "notes": [*self.notes, *answer.notes],
             "took_ms": round(1000 * (time.perf_counter() - start), 2),
             "generation": collection.generation,
         }
@@ -268,9 +272,11 @@ class Service:
             reason = message_of(error) if isinstance(error, RetrievalkitError) else str(error)
             msg = f"the indexes were not reloaded, and the old ones still answer: {reason}"
             raise RefusedError(409, msg) from error
-        self.collection = collection
+        self.collection, self.notes = collection, collection.state.notes
         self.metrics.reloads.labels("swapped").inc()
         self._show_collection()
+        for function in self.on_reload:
+            function()
 
     async def reload_and_print(self) -> None:
         """Reload, and print the result to standard error."""
@@ -280,11 +286,38 @@ class Service:
         except RefusedError as error:
             say(f"Error: {message_of(error)}", err=True)
 
+    async def follow(self) -> None:
+        """Reload the indexes whenever their folders change; a problem that persists is printed once."""
+        seconds, retry, failed, problem = _EVERY, 0.0, None, ""
+        while True:
+            await asyncio.sleep(seconds)
+            if self._reload is not None and not self._reload.done():
+                continue
+            start = time.monotonic()
+            state = await asyncio.to_thread(_state, self.options)
+            if isinstance(state, State) and state == self.collection.state:
+                self.notes, failed, problem = state.notes, None, ""
+                continue
+            if state == failed and start < retry:
+                continue
+            try:
+                await self.reload()
+                say(f"reloaded: {self.summary()}", err=True)
+                failed, problem = None, ""
+            except Exception as error:  # noqa: BLE001 - whatever it is, the old indexes answer
+                reason = message_of(error) if isinstance(error, RetrievalkitError) else repr(error)
+                if reason != problem:
+                    say(f"Error: {reason}", err=True)
+                failed, problem, retry = state, reason, start + _RETRY
+            # A large collection that changes all the time is not opened all the time.
+            seconds = max(_EVERY, time.monotonic() - start)
+
     def description(self) -> _Json:
         """Describe the service: the body of /indexes."""
         collection = self.collection
         return {
             "collection": collection.name,
+            "notes": self.notes,
             "examples": collection.examples,
             "facets": collection.facets,
             "generation": collection.generation,
@@ -300,7 +333,10 @@ class Service:
     def summary(self) -> str:
         """Describe the service in one line."""
         indexes = self.collection.descriptions()
-        return ", ".join(f"{row['name']} ({row['indexer']}, {counted(row['texts'], 'texts')})" for row in indexes)
+        listed = ", ".join(f"{row['name']} ({row['indexer']}, {counted(row['texts'], 'texts')})" for row in indexes)
+        name = self.collection.name
+        about = "" if [name] == list(self.collection.indexes) else f"{name}: "
+        return f"{about}{listed}"
 
     def _check_query(self, text: str) -> None:
         if not text.strip():
@@ -331,19 +367,52 @@ class Service:
             raise OptionError(msg)
 
     def _show_collection(self) -> None:
+        for note in self.notes:
+            say(note, err=True)
         self.metrics.generation.set(self.collection.generation)
         self.metrics.texts.clear()
         for index in self.collection.descriptions():
             self.metrics.texts.labels(index["name"]).set(index["texts"])
 
 
+def _state(options: ServeOptions) -> State | str:
+    """Return the state of the folders, or the reason why there is none."""
+    try:
+        return State.of(options)
+    except (RetrievalkitError, OSError) as error:
+        return str(error)
+
+
 def _open_collection(options: ServeOptions, generation: int = 1, before: Collection | None = None) -> Collection:
-    """Open the indexes and search once, because the first search creates state that later searches reuse."""
-    collection = Collection(options, generation, before)
+    """Open the indexes in one state, and search once, because the first search creates what later searches reuse.
+
+    Raises:
+        ArtifactError: A sync was killed while it replaced the indexes, or they change all the time.
+    """
+    for attempt in range(_ATTEMPTS):
+        time.sleep(attempt / 10)
+        replacing = State.of(options).replacing
+        if not replacing:
+            collection = Collection(options, generation, before)
+            if collection.state.replacing == () and State.of(options) == collection.state:
+                break
+    else:
+        place = replacing[0] if replacing else options.indexes[0]
+        msg = (
+            f"'{place}' is between two states: a sync replaces its indexes, or was killed then. Wait for it, or run it "
+            f"again: rkit sync FOLDER {place}"
+        )
+        raise ArtifactError(msg)
     SearchTask(collection, collection.choose(), HITS_TO_READ).run([QueryItem(collection.sample())])
     _ = collection.examples, collection.facets, collection.nonsense
     return collection
 
+
+_ATTEMPTS = 8
+"""Attempts to open the indexes of a collection while a sync replaces them, within three seconds."""
+
+_EVERY, _RETRY = 1.0, 30.0
+"""Seconds between two looks at the folders, and between two attempts to open what could not be opened."""
 
 _RERANK = 100
 """Default number of hits to re-rank."""

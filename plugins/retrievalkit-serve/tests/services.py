@@ -59,9 +59,9 @@ class Process:
 
 
 @contextmanager
-def service(*arguments, env=None, descriptors=None):
+def service(*arguments, command=("serve",), env=None, descriptors=None):
     """Run `rkit serve`, optionally with a limit of file descriptors; starts the block when it answers."""
-    command = [sys.executable, "-m", "retrievalkit", "serve", *map(str, arguments), "--port", "0"]
+    command = [sys.executable, "-m", "retrievalkit", *command, *map(str, arguments), "--port", "0"]
     if descriptors is not None:
         command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})

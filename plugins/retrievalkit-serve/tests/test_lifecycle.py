@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import signal
 import socket
@@ -11,9 +13,11 @@ import time
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 from services import TOKEN, service
 
 import retrievalkit as rk
+from retrievalkit.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +104,7 @@ def rebuild(folder, model):
     rk.Index.build(folder / "corpus.jsonl", model, folder / "index", pooler="mean", overwrite=True)
 
 
-@pytest.mark.parametrize("by", ["signal", "request"])
+@pytest.mark.parametrize("by", ["itself", "signal", "request"])
 def test_no_request_fails_during_a_reload(copied, tiny_model, by):
     """Although the file of the texts is replaced too."""
     bearer = {"authorization": f"Bearer {TOKEN}"}
@@ -109,16 +113,17 @@ def test_no_request_fails_during_a_reload(copied, tiny_model, by):
         with Clients(process, 6, bearer) as clients:
             clients.wait(30)
             rebuild(copied, tiny_model)
-            clients.wait(30)
+            process.wait_for(r"reloaded: .*index \(flat, 44 texts\)")
+            generation = 3 - (by == "itself")
             if by == "signal":
                 process.child.send_signal(signal.SIGHUP)
-                process.wait_for(r"reloaded: index \(flat, 44 texts\)")
-            else:
-                answer = client.post("/admin/reload").json()
-                assert answer["indexes"][0]["texts"] == 44
+            elif by == "request":
+                assert client.post("/admin/reload").json()["generation"] == generation
+            while client.get("/health").json()["generation"] < generation:
+                time.sleep(0.05)
             clients.wait(30)
         assert clients.failures == []
-        assert {response.json()["generation"] for response in clients.answers} == {1, 2}
+        assert {response.json()["generation"] for response in clients.answers} == set(range(1, generation + 1))
         assert client.get("/document", params={"id": "new"}).json()["text"] == "capital Peru"
         assert 'rkit_index_texts{index="index"} 44.0' in client.get("/metrics").text
         time.sleep(0.2)
@@ -139,6 +144,9 @@ def test_a_failed_reload_keeps_the_old_indexes(copied):
         before = answers()
         shutil.rmtree(copied)
         assert answers() == before
+        assert process.wait_for("Error: the indexes were not reloaded, and the old ones still answer")
+        time.sleep(3)
+        assert sum("Error" in line for line in process.lines) == 1
         response = client.post("/admin/reload")
         assert response.status_code == 409
         assert "the indexes were not reloaded, and the old ones still answer" in response.json()["error"]["message"]
@@ -148,3 +156,62 @@ def test_a_failed_reload_keeps_the_old_indexes(copied):
         # Other commands end ten seconds after SIGHUP, as if a library did not return (`cli.signals`).
         time.sleep(10.5)
         assert client.get("/health").json()["status"] == "ok"
+
+
+def write_version(folder, number):
+    """Write documents that all name their version."""
+    folder.mkdir(exist_ok=True)
+    for name in range(6):
+        (folder / f"{name}.txt").write_text(f"the capital of Peru, document {name} of version{number}")
+
+
+def test_a_service_follows_a_collection(tiny_model, tmp_path):
+    """From one state to the next, by its name: no answer mixes two, and none fails."""
+    pytest.importorskip("retrievalkit_documents")
+    pytest.importorskip("retrievalkit_pyserini")
+    docs, index = tmp_path / "handbook", tmp_path / "index"
+    write_version(docs, 0)
+    rk.sync(docs, index, model=tiny_model)
+    with service(index) as process, process.client() as client:
+        assert process.wait_for(r"serving handbook: dense \(flat, 6 texts\), bm25 \(bm25, 6 texts\)")
+        with Clients(process, 2) as clients:
+            for number in range(1, 4):
+                write_version(docs, number)
+                rk.sync(docs, index)
+                end = time.monotonic() + 30
+                while f"version{number}" not in client.get("/search?query=capital").json()["hits"][0]["snippet"]:
+                    assert time.monotonic() < end
+                    time.sleep(0.1)
+        assert clients.failures == []
+        for response in clients.answers:
+            versions = {re.search("version[0-9]", hit["snippet"])[0] for hit in response.json()["hits"]}
+            assert len(versions) == 1
+        assert client.get("/indexes").json()["collection"] == "handbook"
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["handbook"]
+        # A sync that was killed while it replaced the indexes.
+        manifest = json.loads((index / "manifest.json").read_text())
+        (index / "manifest.json").write_text(json.dumps(manifest | {"replacing": ["bm25"]}))
+        os.utime(index / "dense" / "manifest.json")
+        process.wait_for("is between two states")
+        assert client.get("/search?query=capital").status_code == 200
+        rk.sync(docs, index, name="guide")
+        process.wait_for("reloaded: guide: dense")
+        assert client.get("/indexes").json()["collection"] == "guide"
+
+
+def test_a_folder_is_followed_and_served_by_one_process(tiny_model, tmp_path):
+    docs, index = tmp_path / "docs", tmp_path / "index"
+    write_version(docs, 0)
+    pytest.importorskip("retrievalkit_documents")
+    words = ("sync", docs, index, "--watch", "--serve", "--model", tiny_model, "--name", "guide")
+    with service(*words, command=()) as process, process.client() as client:
+        assert client.get("/indexes").json()["collection"] == "guide"
+        process.wait_for("Following")
+        (docs / "new.txt").write_text("Lima is the capital")
+        end = time.monotonic() + 30
+        while "new.txt" not in [hit["id"] for hit in client.get("/search?query=Lima").json()["hits"]]:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert process.stop(signal.SIGINT) == 0
+    done = CliRunner().invoke(main, ["sync", str(tmp_path / "missing"), str(index), "--watch", "--serve"])
+    assert (done.exit_code, "does not exist" in done.stderr) == (2, True)

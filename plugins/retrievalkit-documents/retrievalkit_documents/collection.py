@@ -44,7 +44,7 @@ from retrievalkit.contracts.commands import (
     refuse_if_strict,
     write_manifest,
 )
-from retrievalkit.contracts.declarations import Place, Reads
+from retrievalkit.contracts.declarations import Flag, Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions, cutter
 from retrievalkit.data.files import existing, fingerprint
@@ -82,10 +82,12 @@ class CollectionOptions(FieldOptions):
             later syncs, its new location if it was moved.
         language: Language of the bm25 index: a code such as de, several (en,zh), or auto to detect it, which the first
             sync does. Another language than before builds the bm25 index again.
+        exclude: Patterns of files and folders that are not read, as in `.rkitignore`; "" for none again.
     """
 
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None
+    exclude: Annotated[tuple[str, ...] | None, Flag(metavar="PATTERN")] = None
     model: Annotated[Any, Reads(inputs.model)] = None
     language: str | None = None
 
@@ -93,6 +95,7 @@ class CollectionOptions(FieldOptions):
         """Settings for reading files: from these options, else from the previous sync, else the defaults."""
         names = [*(option.name for option in fields(FieldOptions)), "passages", "stride"]
         options = {name: getattr(self, name) for name in names}
+        options["exclude"] = None if self.exclude is None else list(self.exclude)
         if self.passages is not None and self.stride is None:
             options["stride"] = (self.passages + 1) // 2
         usual = {"passages": PASSAGES, "stride": (PASSAGES + 1) // 2}
@@ -174,6 +177,11 @@ class Collection:
         return Path(known["folder"]["path"])
 
     @property
+    def exclude(self) -> tuple[str, ...]:
+        """The patterns of files that are not read, besides those of `.rkitignore`."""
+        return tuple(self.manifest.get("options", {}).get("exclude", ()))
+
+    @property
     def indexes(self) -> list[Path]:
         """The folders of its indexes."""
         return [Path(place) for place in indexes_of(self.path)]
@@ -213,8 +221,11 @@ class Collection:
             reader = Reader(cutter(settings["passages"], settings["stride"]), options_of_fields(settings).columns)
             before = self._state(manifest)
             with self._workplace(temporary=dry_run) as work:
-                reusable = before if manifest.get("options") == settings else State()
-                after = read(_existing(folder, before), reusable, reader, work / "passages.jsonl", retry=retry)
+                reusable = before if _readings(manifest.get("options", {})) == _readings(settings) else State()
+                exclude = settings.get("exclude", ())
+                after = read(
+                    _existing(folder, before), reusable, reader, work / "passages.jsonl", exclude=exclude, retry=retry
+                )
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
                 synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped, after.left)
@@ -409,6 +420,11 @@ class Collection:
 def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
     """Return the table options among the recorded settings."""
     return FieldOptions(**{option.name: settings.get(option.name) for option in fields(FieldOptions)})
+
+
+def _readings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings on which the passages of a file depend."""
+    return {name: value for name, value in settings.items() if name != "exclude"}
 
 
 def default_model() -> str:

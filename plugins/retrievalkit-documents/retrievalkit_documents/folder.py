@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -165,7 +165,9 @@ def _loaded(path: Path, columns: Columns) -> tuple[list[Passage], str]:
     return rows, f"{counted(len(lines), 'rows')} left out, the first in {_reason(first[0], path)}" if first else ""
 
 
-def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bool = True) -> State:
+def read(
+    folder: Path, before: State, reader: Reader, output: Path, *, exclude: Sequence[str] = (), retry: bool = True
+) -> State:
     """Read new and changed files of a folder, and write the passages of all files.
 
     Args:
@@ -173,13 +175,14 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, retry: bo
         before: The files and passages of the last reading with the same reader.
         reader: Converts a file to passages.
         output: The file to write the passages to.
+        exclude: Patterns of files that are not read.
         retry: Read unchanged files again if they could not be read last time.
 
     Raises:
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    paths = documents_below(folder, LIMITS | dict.fromkeys(TABLES, math.inf), state.others)
+    paths = documents_below(folder, LIMITS | dict.fromkeys(TABLES, math.inf), state.others, exclude)
     same = [name for name, _ in paths] == list(before.files)
     if same and all(before.files[name].is_at(path, retry=retry) for name, path in paths):
         return replace(before, others=state.others, read=0)

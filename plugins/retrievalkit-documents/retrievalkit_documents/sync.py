@@ -15,6 +15,7 @@ from retrievalkit.contracts.commands import CommandOptions, say
 from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit_documents.collection import Collection, CollectionOptions
+from retrievalkit_documents.listing import is_excluded
 from retrievalkit_documents.report import Synced
 
 _EVERY = 10_000
@@ -78,7 +79,7 @@ def sync(options: SyncOptions) -> Syncs:
 def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
     """Sync again after each change of the folder; a persisting error is reported once."""
     problems: dict[Collection, str] = {}
-    for _ in _changes(Path(folder), [collection.path for collection in collections]):
+    for _ in _changes(Path(folder), collections):
         for number, collection in enumerate(collections):
             try:
                 synced = collection.follow(folder, CollectionOptions(), retry=False)
@@ -93,16 +94,18 @@ def _follow(collections: list[Collection], folder: Place, syncs: Syncs) -> None:
                 say(synced.summary, err=True)
 
 
-def _changes(folder: Path, indexes: list[Path]) -> Iterator[None]:
+def _changes(folder: Path, collections: list[Collection]) -> Iterator[None]:
     """Yield after each burst of changes in the folder, until interrupted."""
     import watchfiles
 
-    ours = [place.resolve() for place in indexes]
+    ours = [collection.path.resolve() for collection in collections]
+    root = folder.resolve()
 
     def concerns(_: watchfiles.Change, path: str) -> bool:
         place = Path(path)
-        inside = place.relative_to(folder.resolve()) if place.is_relative_to(folder.resolve()) else place
-        return not any(part.startswith(".") for part in inside.parts) and not any(map(place.is_relative_to, ours))
+        if not place.is_relative_to(root) or any(map(place.is_relative_to, ours)):
+            return False
+        return any(not is_excluded(root, place, collection.exclude) for collection in collections)
 
-    for _ in watchfiles.watch(folder.resolve(), watch_filter=concerns, rust_timeout=_EVERY, yield_on_timeout=True):
+    for _ in watchfiles.watch(root, watch_filter=concerns, rust_timeout=_EVERY, yield_on_timeout=True):
         yield

@@ -156,11 +156,11 @@ def _default_reason(path: Path, *, is_folder: bool) -> str:
 
 
 def is_excluded(folder: Path, path: Path, exclude: Iterable[str]) -> bool:
-    """True if a file or folder below a folder is excluded, or a folder above it."""
-    name = path.relative_to(folder)
+    """True if a file or folder below a folder is excluded, or a folder above it; an ignore file is not."""
+    parts = path.relative_to(folder).parts
     with suppress(DataError):  # the next reading reports it
         inner, place = exclusions(exclude), folder
-        for part in () if path.name == IGNORES else name.parts:
+        for part in parts[:-1] if path.name == IGNORES else parts:
             inner = inner.below(place, place.relative_to(folder).as_posix())
             place /= part
             is_folder = place != path or path.is_dir()

@@ -6,28 +6,24 @@ only on its content and file extension, except for their ids, which begin with i
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from retrievalkit.contracts.commands import counted
-from retrievalkit.data.columns import Columns, open_own
+from retrievalkit.data.columns import Columns
 from retrievalkit.data.corpus import Passage, open_corpus, passage_of, write_corpus
 from retrievalkit.data.files import fingerprint
 from retrievalkit.data.passage_parts import parts_of
 from retrievalkit.data.records import Record
 from retrievalkit.errors import DataError, RetrievalkitError
 from retrievalkit_documents.listing import documents_below
-from retrievalkit_documents.source import LIMITS
-from retrievalkit_documents.tables import read_table
+from retrievalkit_documents.source import EVERY
+from retrievalkit_documents.tables import TABLES, read_table, reason_of
 from retrievalkit_documents.text import Document, UnreadableError
 from retrievalkit_documents.workers import read_documents
 
-TABLES = (".csv", ".tsv", ".jsonl")
 _UNSETTLED = 2_000_000_000
 """Nanoseconds: a file changed this shortly before it is read may change again with the same timestamp."""
 
@@ -125,7 +121,7 @@ class Reader:
         """
         note = ""
         if document is None:
-            rows, note = self._rows(path)
+            rows, note = read_table(path, self.columns)
             whole = [replace(row, id=f"{name}/{row.id}") for row in rows]
         elif isinstance(document, UnreadableError):
             raise document
@@ -137,32 +133,6 @@ class Reader:
             msg = "without text"
             raise UnreadableError(msg)
         return parts, note
-
-    def _rows(self, path: Path) -> tuple[list[Passage], str]:
-        """Return the rows of a table, by the user's fields, or else by the default fields; see `_loaded`."""
-        for columns in dict.fromkeys((self.columns, Columns())):
-            with suppress(DataError):
-                return _loaded(path, columns)
-        if path.suffix.lower() == ".jsonl":
-            return _loaded(path, self.columns)
-        return read_table(path, lambda file: _loaded(file, Columns()))
-
-
-def _loaded(path: Path, columns: Columns) -> tuple[list[Passage], str]:
-    """Return the rows of a table, and a sentence about damaged rows, which are left out; raise the error if all are."""
-    lines, first = set[int | None](), list[DataError]()
-
-    def leave_out(error: DataError) -> None:
-        lines.add(error.line)
-        first.extend([error] * (not first))
-
-    table = open_own(path, columns, leave_out)
-    table.counts_empty = False
-    try:
-        rows = list(table)
-    except DataError as error:
-        raise first[0] if first and error.line is None else error from None
-    return rows, f"{counted(len(lines), 'rows')} left out, the first in {_reason(first[0], path)}" if first else ""
 
 
 def read(
@@ -182,7 +152,7 @@ def read(
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    paths = documents_below(folder, LIMITS | dict.fromkeys(TABLES, math.inf), state.others, exclude)
+    paths = documents_below(folder, EVERY, state.others, exclude)
     same = [name for name, _ in paths] == list(before.files)
     if same and all(before.files[name].is_at(path, retry=retry) for name, path in paths):
         return replace(before, others=state.others, read=0)
@@ -273,9 +243,7 @@ def _reason(error: Exception, path: Path) -> str:
         return error.strerror or str(error)
     if not isinstance(error, RetrievalkitError | UnreadableError):
         return f"that the reader cannot read ({type(error).__name__})"
-    line = getattr(error, "line", None)
-    text = str(error).removeprefix(f"{path}:").removeprefix(f"{line}:").strip().replace(f"'{path}'", "the file")
-    return text if line is None else f"line {line}: {text}"
+    return reason_of(error, path)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ _LIGATURES = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0
 _CONTROL: dict[int, str] = {code: " " for code in range(32) if chr(code) not in "\t\n\f"}
 _FORM: dict[int, str | None] = {**dict.fromkeys(map(ord, _INVISIBLE)), **_LIGATURES, **_CONTROL, ord("\f"): "\n"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_COLOURS = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]")  # of terminals, in logs and outputs
 _WORD_END = re.compile(r"[^\W\d_]{3}[.,;:!?)\u201d]?\Z")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _CELL = " | "
@@ -53,6 +54,8 @@ class Document:
 
 def form_of(text: str) -> str:
     """Return a text in composed letters (NFC), without soft hyphens, ligatures, control characters, lone surrogates."""
+    if "\x1b" in text:
+        text = _COLOURS.sub("", text)
     return _SURROGATE.sub("\ufffd", unicodedata.normalize("NFC", text.translate(_FORM)))
 
 

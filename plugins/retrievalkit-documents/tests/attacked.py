@@ -186,7 +186,9 @@ def repack(choice: random.Random, content: bytes, others: dict[str, bytes]) -> b
         parts |= {f"{number}/{name}": b"" for number in range(20_000)}
     elif change == 10:
         parts[name] = content
-    with zipfile.ZipFile(stream, "w", choice.choice((zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_BZIP2))) as to:
+    with zipfile.ZipFile(
+        stream, "w", choice.choice((zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_BZIP2))
+    ) as to:
         for part, value in parts.items():
             to.writestr(part, value, zipfile.ZIP_DEFLATED if len(value) > 1 << 20 else None)
     packed = stream.getvalue()
@@ -242,7 +244,7 @@ def hostile(seed: str) -> tuple[str, bytes]:
                 content = relink(choice, content)
             else:
                 content = encode(choice, distort(choice, content.decode("utf-8", "replace")))
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError):  # damaged before
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError):  # damaged before
             content = damage(choice, content, documents)
     return choice.choice(list(documents)) if choice.random() < 0.1 else ending, content
 

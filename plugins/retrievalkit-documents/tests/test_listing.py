@@ -110,6 +110,15 @@ def test_changes_of_excluded_files_concern_no_sync(docs):
     """Changes of an ignore file do."""
     (docs / ".rkitignore").write_text("drafts/")
     write(docs / "drafts" / "a.txt", "x")
-    names = ("rome.txt", ".rkitignore", "a.tmp.txt", "drafts/a.txt", ".hidden/.rkitignore", ".git/x", "drafts", "gone/a")
+    names = (
+        "rome.txt",
+        ".rkitignore",
+        "a.tmp.txt",
+        "drafts/a.txt",
+        ".hidden/.rkitignore",
+        ".git/x",
+        "drafts",
+        "gone/a",
+    )
     excluded = {name: is_excluded(docs, docs / name, ("*.tmp.txt",)) for name in names}
     assert [name for name in names if not excluded[name]] == ["rome.txt", ".rkitignore", "gone/a"]

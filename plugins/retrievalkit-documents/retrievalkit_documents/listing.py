@@ -240,7 +240,7 @@ def _below(folder: Path, left_out: dict[str, list[str]], excluded: Exclusions) -
                 left_out.setdefault(problem, []).append(name)
             elif is_folder:
                 folders.append(path.name)
-                open_exclusions[os.fspath(path)] = inner
+                open_exclusions[os.path.join(parent, path.name)] = inner
             else:
                 yield name, path
 

@@ -38,7 +38,8 @@ DECLARED = re.compile(
 _LOOK = 1 << 16
 _XML = re.compile(r"\A[^<]{0,10}<\?xml|\A.{0,999}<html[^>]{0,300}w3.org/1999/xhtml", re.DOTALL)
 _EMPTY = re.compile(r"""<([a-zA-Z][\w:.-]*+)((?:[^<>"'/]|"[^"]*+"|'[^']*+'|/(?!>))*+)/>""")
-_SHADOW = re.compile(r"<template(?=\s[^<>]{0,300}shadowrootmode)", re.IGNORECASE)  # it is shown
+# Browsers show the content of these templates.
+_SHADOW = re.compile(r"<template(\s[^<>]{0,300}shadowrootmode.*?</)template", re.IGNORECASE | re.DOTALL)
 _VOID = frozenset((
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
 ))  # fmt: skip
@@ -68,7 +69,7 @@ def add_page(source: str, text: Text, *, is_xml: bool = False) -> str:
 
     if is_xml or _XML.search(source[:2000]):
         source = _EMPTY.sub(lambda tag: tag[0] if tag[1] in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>", source)
-    page = LexborHTMLParser(_SHADOW.sub("<div", source))
+    page = LexborHTMLParser(_SHADOW.sub(r"<div\1div", source))
     root = page.root
     if root is not None:
         _add(root, text)

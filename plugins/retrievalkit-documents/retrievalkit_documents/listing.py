@@ -1,8 +1,8 @@
 """The files of a folder of documents that may be read; the others are listed by reason.
 
 A file `.rkitignore` excludes files and folders below its own folder, by the rules of Git: the last pattern that matches
-decides, a deeper file before a higher one, and nothing below an excluded folder is looked at. Patterns of an option come
-after all of these. Hidden files, packages and caches are excluded unless a pattern includes them by name (`!.github/`).
+decides, a deeper file before a higher one, and nothing below an excluded folder is read. Patterns of an option come
+after all of these. Hidden files, packages and caches are excluded unless a pattern includes them by name: `!.github/`.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class Documents(Source):
     """Documents as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
 
     A row of a table is a passage, whose id is the path of the table and the id of the row. Files that `.rkitignore`
-    excludes, hidden files, packages and caches are skipped, and listed. Notes count and name all other skipped files (documents that cannot be read as
-    text, files of other types, links to folders and links out of the folder, which are not followed), and count what
-    documents contain besides text.
+    excludes, hidden files, packages and caches are skipped, and listed. Notes count and name all other skipped files
+    (documents that cannot be read as text, files of other types, links to folders and links out of the folder, which
+    are not followed), and count what documents contain besides text.
     """
 
     content_hashed = True

@@ -23,7 +23,6 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import openpyxl
@@ -43,9 +42,11 @@ _OPENERS = (
     "<div>", "<table><tr><td>", "<ul><li>", "<b>", "<!--", "<svg>", "<select>", "<template>", "<a href=x>", "<pre>",
     "> ", "* ", "- ", "1. ", "[", "![", "(", "`", "``", "*a ", "**a*", "__", "~~", "| ", "<", "&amp", "$", "^[", "[^1]",
     "\\", "#", "    ", "\t", ".. note::\n   ", ":a:`", "|a|", "`a`_ ", "+-", "===\n", "{", '{"a":', '"', ",", ";", "\n",
-    "\0", "\ud7ff", "\u0301", "\u202e", "Content-Type: multipart/mixed; boundary=a\n\n--a\n", "=?utf-8?b?", "---\n", "+++\n",
-    "a: &a [*a, ", "- - ", "? ", "<<: *a\n", "&a ", "!!python/object:os.system ", "%PDF-", "PK\x03\x04", "1e999", "9" * 40,
+    "\0", "\ud7ff", "\u0301", "\u202e", "Content-Type: multipart/mixed; boundary=a\n\n--a\n", "=?utf-8?b?", "---\n",
+    "+++\n", "a: &a [*a, ", "- - ", "? ", "<<: *a\n", "&a ", "!!python/object:os.system ", "%PDF-", "PK\x03\x04",
+    "1e999", "9" * 40,
 )  # fmt: skip
+_CODECS = ("utf-16", "utf-7", "idna", "zip", "rot13", "x" * 99, "ebcdic-cp-us")
 _NUMBERS = ("0", "-1", "99999999999", "2147483648", "-9e999", "NaN", "1" * 5000, "", "x", "true")
 
 
@@ -90,24 +91,29 @@ def valid() -> dict[str, bytes]:
     ]
     form = "<</Type/Annot/Subtype/Widget/FT/Tx/T(a)/V(value)/Rect[0 0 9 9]/P 5 0 R>>"
     mail = (
-        "From: a@b\nSubject: =?utf-8?b?Um9tZQ==?=\nMIME-Version: 1.0\nContent-Type: multipart/alternative; boundary=x\n\n"
-        f"--x\nContent-Type: text/plain; charset=utf-8\n\n{SENTENCE}\n--x\nContent-Type: text/html\n\n<p>{SENTENCE}</p>\n"
+        "From: a@b\nSubject: =?utf-8?b?Um9tZQ==?=\nMIME-Version: 1.0\nContent-Type: multipart/alternative; "
+        f"boundary=x\n\n--x\nContent-Type: text/plain; charset=utf-8\n\n{SENTENCE}\n--x\nContent-Type: text/html\n\n"
+        f"<p>{SENTENCE}</p>\n"
         "--x\nContent-Type: image/png; name=a.png\nContent-Transfer-Encoding: base64\n\naGFsbG8=\n--x--\n"
     )
     page = (
         f"<!doctype html><html><head><meta charset=utf-8><title>Rome</title></head><body><nav><a href=x>Home</a></nav>"
-        f"<h1>Rome</h1><p>{SENTENCE}</p><table><tr><td>1<td>2</table><pre>a\n b</pre><svg><text>x</text></svg></body></html>"
+        f"<h1>Rome</h1><p>{SENTENCE}</p><table><tr><td>1<td>2</table><pre>a\n b</pre>"
+        "<svg><text>x</text></svg></body></html>"
     )
     markdown = (
         f"---\ntitle: Rome\ntags: [a, b]\n---\n# Rome\n{SENTENCE}\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```py\nx = 1\n"
         f"```\n\n- a\n  - b[^1]\n\n[^1]: note\n\n<div>{SENTENCE}</div>\n"
     )
-    rst = f"Rome\n====\n\n{SENTENCE}\n\n.. note:: {SENTENCE}\n\n=====  =====\na      b\n=====  =====\n1      2\n=====  =====\n"
+    rule = "=====  =====\n"
+    rst = f"Rome\n====\n\n{SENTENCE}\n\n.. note:: {SENTENCE}\n\n{rule}a      b\n{rule}1      2\n{rule}"
+    rows = [{"id": str(number), "text": SENTENCE, "year": number} for number in range(5)]
     texts = {
         ".txt": SENTENCE * 9, ".md": markdown, ".html": page, ".rst": rst, ".eml": mail,
         ".ipynb": json.dumps({"cells": cells, "metadata": {}, "nbformat": 4}),
-        ".csv": f'id,text,price\n1,"{SENTENCE}",1.5\n2,"Paris ""a""\nb",2\n', ".tsv": f"id\ttext\n1\t{SENTENCE}\n2\tb\n",
-        ".jsonl": "".join(json.dumps({"id": str(number), "text": SENTENCE, "year": number}) + "\n" for number in range(5)),
+        ".csv": f'id,text,price\n1,"{SENTENCE}",1.5\n2,"Paris ""a""\nb",2\n',
+        ".tsv": f"id\ttext\n1\t{SENTENCE}\n2\tb\n",
+        ".jsonl": "".join(json.dumps(row) + "\n" for row in rows),
     }  # fmt: skip
     text = f"<office:text><text:h text:outline-level='1'>Rome</text:h><text:p>{SENTENCE}</text:p></office:text>"
     return {ending: text.encode() for ending, text in texts.items()} | {
@@ -158,7 +164,7 @@ def distort(choice: random.Random, text: str) -> str:
         .replace("Rome", "&i;", 1),
         lambda: re.sub(r'"[^"<>]*"', lambda match: choice.choice((match[0], '""', f'"{opener}"')), text),
         lambda: text.replace("</", "<", choice.choice((1, -1))),
-        lambda: text.replace("utf-8", choice.choice(("utf-16", "utf-7", "idna", "zip", "rot13", "x" * 99, "ebcdic-cp-us"))),
+        lambda: text.replace("utf-8", choice.choice(_CODECS)),
         lambda: "\n".join(choice.sample(lines := text.split("\n"), len(lines))),
     ))()  # fmt: skip
 
@@ -203,7 +209,10 @@ def relink(choice: random.Random, content: bytes) -> bytes:
     """Change the references and numbers of a PDF document: cycles, huge counts, nested arrays, filters."""
     text = content.decode("latin-1")
     nested = "[" * 50_000
-    change: Callable[[re.Match[str]], str] = lambda match: choice.choice((match[0], f"{choice.randrange(9)} 0 R"))
+
+    def change(match: re.Match[str]) -> str:
+        return choice.choice((match[0], f"{choice.randrange(9)} 0 R"))
+
     return choice.choice((
         lambda: re.sub(r"\d+ 0 R", change, text),
         lambda: re.sub(r"\d+", lambda match: choice.choice((match[0], match[0], *_NUMBERS[:6])), text),
@@ -212,8 +221,8 @@ def relink(choice: random.Random, content: bytes) -> bytes:
         lambda: text.replace("[", nested, 1),
         lambda: text.replace("<</Type", "<<" * 50_000 + "/Type", 1),
         lambda: re.sub(r"/Length \d+", choice.choice((
-            "/Length 99999999999", "/Length -1", "/Filter[/FlateDecode/FlateDecode]/Length 9", "/Filter/LZWDecode/Length 9",
-            "/Filter/JBIG2Decode/Length 9",
+            "/Length 99999999999", "/Length -1", "/Filter[/FlateDecode/FlateDecode]/Length 9",
+            "/Filter/LZWDecode/Length 9", "/Filter/JBIG2Decode/Length 9",
         )), text),
         lambda: text.replace("BT", "q " * 100_000 + "BT", 1),
         lambda: text.replace("12 Tf", "1e38 Tf", 1),

@@ -72,7 +72,7 @@ def test_ignore_files_that_cannot_be_read_are_errors(tmp_path):
     write(tmp_path / "a.txt", "text")
     for content in (b"*\\", b"x\n!\n", b"*a*a*a*a*a*a", b"#" * (2 << 20)):
         (tmp_path / ".rkitignore").write_bytes(content)
-        with pytest.raises(DataError, match=".rkitignore"):
+        with pytest.raises(DataError, match=r"\.rkitignore"):
             documents_below(tmp_path, LIMITS, {})
     for create in (os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/hosts", path)):
         (tmp_path / ".rkitignore").unlink()
@@ -121,4 +121,4 @@ def test_changes_of_excluded_files_concern_no_sync(docs):
         "gone/a",
     )
     excluded = {name: is_excluded(docs, docs / name, ("*.tmp.txt",)) for name in names}
-    assert [name for name in names if not excluded[name]] == ["rome.txt", ".rkitignore", "gone/a"]
+    assert [name for name in names if not excluded[name]] == ["rome.txt", ".rkitignore", "no/a"]

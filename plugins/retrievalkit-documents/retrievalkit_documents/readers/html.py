@@ -15,8 +15,8 @@ _INLINE = frozenset((
 ))  # fmt: skip
 _APART = frozenset((
     "label", "button", "output", "meter", "progress", "rt", "rp", "rtc", "input", "img", "area", "option", "text",
-    "math", "svg", "select", "optgroup", "textarea", "audio", "video", "canvas", "object", "picture", "map", "mrow", "msup",
-    "msub", "mfrac", "msqrt", "embed",
+    "math", "svg", "select", "textarea", "audio", "video", "canvas", "object", "picture", "map", "mrow", "msup",
+    "msub", "mfrac", "msqrt", "embed", "optgroup",
 ))  # fmt: skip
 """Elements that flow in a line, but whose words are apart from the words around them."""
 _BESIDE = frozenset(("a", "del", "ins"))

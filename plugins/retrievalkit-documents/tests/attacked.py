@@ -14,7 +14,6 @@ import io
 import json
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -46,6 +45,14 @@ _OPENERS = (
     "+++\n", "a: &a [*a, ", "- - ", "? ", "<<: *a\n", "&a ", "!!python/object:os.system ", "%PDF-", "PK\x03\x04",
     "1e999", "9" * 40,
 )  # fmt: skip
+_SYNC = """
+import sys
+from retrievalkit.cli import main
+try:
+    main()
+finally:
+    print(open("/proc/self/status").read(), file=sys.stderr)
+"""
 _CODECS = ("utf-16", "utf-7", "idna", "zip", "rot13", "x" * 99, "ebcdic-cp-us")
 _NUMBERS = ("0", "-1", "99999999999", "2147483648", "-9e999", "NaN", "1" * 5000, "", "x", "true")
 
@@ -288,15 +295,17 @@ def sync_variants(folder: Path, reasons: Counter[str]) -> list[tuple[Path, str]]
     """Sync a folder of variants and one good document as a dry run; returns failures."""
     (folder / "good.txt").write_text(SENTENCE)
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "retrievalkit", "sync", str(folder), f"{place}/index", "--dry-run", "--json"]
+        command = [sys.executable, "-c", _SYNC, "sync", str(folder), f"{place}/index", "--dry-run", "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     if done.returncode or "Traceback" in done.stderr:
         return [(folder, done.stderr[-2000:])]
     [report] = json.loads(done.stdout)
+    most = int(done.stderr.rpartition("VmHWM:")[2].split()[0]) << 10
+    failures = [(folder, f"{most >> 20} MiB of memory")] * (most > MOST_MEMORY)
     reasons.update({reason: len(names) for reason, names in report["skipped"].items()})
     reasons["read"] += len(report["documents"]["added"])
     listed = {*report["documents"]["added"], *(name for names in report["skipped"].values() for name in names)}
-    return [(path, "neither read nor listed") for path in folder.iterdir() if path.name not in listed]
+    return [*failures, *((path, "neither read nor listed") for path in folder.iterdir() if path.name not in listed)]
 
 
 def attack(trials: int, seed: int, *, sync: bool = False, keep: Path | None = None) -> tuple[list[str], Counter[str]]:
@@ -313,10 +322,15 @@ def attack(trials: int, seed: int, *, sync: bool = False, keep: Path | None = No
                 failures.append(f"seed {seed}: {path.name}: {problem}")
                 if keep is not None:
                     (shutil.copytree if path.is_dir() else shutil.copy)(path, keep / path.name)
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-            if (most := resource.getrusage(who).ru_maxrss << 10) > MOST_MEMORY:
-                failures.append(f"seed {seed}, trials {first} to {first + 100}: {most >> 20} MiB of memory")
+        # The system bounds the memory of workers.
+        if (most := memory()) > MOST_MEMORY:
+            failures.append(f"seed {seed}, trials {first} to {first + 100}: {most >> 20} MiB of memory")
     return failures, reasons
+
+
+def memory() -> int:
+    """Return the most memory that this process had, without that of its parent."""
+    return int(Path("/proc/self/status").read_text().rpartition("VmHWM:")[2].split()[0]) << 10
 
 
 def main() -> None:
@@ -333,8 +347,7 @@ def main() -> None:
     for reason, count in reasons.most_common():
         print(f"{count:>6}  {reason}")
     print("\n".join(failures))
-    most = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(f"{options.trials} trials, {len(failures)} failures, up to {most >> 10} MiB in a process")
+    print(f"{options.trials} trials, {len(failures)} failures, {memory() >> 20} MiB of memory")
     sys.exit(bool(failures))
 
 

@@ -32,6 +32,7 @@ _INSTALLED = ("node_modules", "bower_components", "__pycache__")
 _ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 _LARGEST_IGNORES = 1 << 20
 _MANY_STARS = re.compile(r"(?:\*[^/*]+){4}\*")
+_OWN = re.compile(rf"{re.escape(IGNORES)}|\..+\.lock")  # not documents that anyone misses
 _KERNEL = ("/proc/", "/sys/")
 
 
@@ -229,7 +230,7 @@ def _below(folder: Path, left_out: dict[str, list[str]], excluded: Exclusions) -
         place = Path(parent)
         inner = open_exclusions.pop(parent).below(place, place.relative_to(folder).as_posix())
         listed = [(Path(parent, name), True) for name in sorted(folders)]
-        listed += [(Path(parent, name), False) for name in sorted(names) if name != IGNORES]
+        listed += [(Path(parent, name), False) for name in sorted(names) if not _OWN.fullmatch(name)]
         folders.clear()
         for path, is_folder in listed:
             name = path.relative_to(folder).as_posix()

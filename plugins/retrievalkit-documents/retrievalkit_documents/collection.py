@@ -58,7 +58,7 @@ from retrievalkit.contracts.commands import (
     write_json,
     write_manifest,
 )
-from retrievalkit.contracts.declarations import Place, Reads
+from retrievalkit.contracts.declarations import Flag, Place, Reads
 from retrievalkit.data import inputs
 from retrievalkit.data.convert import FieldOptions
 from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
@@ -106,10 +106,12 @@ class CollectionOptions(FieldOptions):
         language: Language of the bm25 index: a code such as de, several (en,zh), or auto to detect it, which the first
             sync does. Another language than before builds the bm25 index again.
         name: The name of the collection, which a service shows; by default the folder's.
+        exclude: Patterns of files and folders that are not read, as in `.rkitignore`; "" for none again.
     """
 
     passages: Annotated[int, Ge(1)] | None = None
     stride: Annotated[int, Ge(1)] | None = None
+    exclude: Annotated[tuple[str, ...] | None, Flag(metavar="PATTERN")] = None
     model: Annotated[Any, Reads(inputs.model)] = None
     language: str | None = None
     name: str | None = None
@@ -118,6 +120,7 @@ class CollectionOptions(FieldOptions):
         """Settings for reading files: from these options, else from the previous sync."""
         names = [*(option.name for option in fields(FieldOptions)), "passages", "stride"]
         options = {name: getattr(self, name) for name in names}
+        options["exclude"] = None if self.exclude is None else list(self.exclude)
         before = {name: value for name, value in recorded.items() if name != "stride" or self.passages is None}
         return before | {name: value for name, value in options.items() if value is not None}
 
@@ -200,6 +203,11 @@ class Collection:
         return Path(known["folder"]["path"])
 
     @property
+    def exclude(self) -> tuple[str, ...]:
+        """The patterns of files that are not read, besides those of `.rkitignore`."""
+        return tuple(self.manifest.get("options", {}).get("exclude", ()))
+
+    @property
     def indexes(self) -> list[Path]:
         """The folders of its indexes."""
         return [Path(place) for place in indexes_of(self.path)]
@@ -253,11 +261,17 @@ class Collection:
             reader = Reader(cut, options_of_fields(settings).columns)
             before = self._state(manifest)
             with self._workplace(temporary=dry_run) as work:
-                same = manifest.get("options") == settings and manifest.get("text_form") == PLAIN
-                parts = work / f"read-{fingerprint_value(settings)[:16]}"
-                passages = work / "passages.jsonl"
-                known = before if same else State()
-                after = read(_existing(folder, before), known, reader, passages, parts=parts, retry=retry)
+                readings = _readings(settings)
+                same = _readings(manifest.get("options", {})) == readings and manifest.get("text_form") == PLAIN
+                after = read(
+                    _existing(folder, before),
+                    before if same else State(),
+                    reader,
+                    work / "passages.jsonl",
+                    parts=work / f"read-{fingerprint_value(readings)[:16]}",
+                    exclude=settings.get("exclude", ()),
+                    retry=retry,
+                )
                 self._check(folder, before, after)
                 difference = Difference.of(before.documents, after.documents)
                 synced = Synced(str(self.path), str(folder), difference, after.read, after.skipped, after.left)
@@ -620,6 +634,11 @@ class Collection:
 def options_of_fields(settings: Mapping[str, Any]) -> FieldOptions:
     """Return the table options among the recorded settings."""
     return FieldOptions(**{option.name: settings.get(option.name) for option in fields(FieldOptions)})
+
+
+def _readings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings on which the passages of a file depend."""
+    return {name: value for name, value in settings.items() if name != "exclude"}
 
 
 def default_model() -> str:

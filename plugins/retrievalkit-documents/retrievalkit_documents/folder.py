@@ -12,12 +12,10 @@ A reading is written part by part, so that the next one continues where it was k
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
@@ -26,27 +24,18 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from retrievalkit.contracts.commands import ProgressBar, counted, read_document
-from retrievalkit.data.corpus import (
-    Columns,
-    Passage,
-    open_corpus,
-    open_own,
-    passage_of,
-    plain_passage,
-    write_corpus,
-)
+from retrievalkit.contracts.commands import ProgressBar, read_document
+from retrievalkit.data.corpus import Columns, Passage, open_corpus, passage_of, plain_passage, write_corpus
 from retrievalkit.data.files import fingerprint
 from retrievalkit.data.records import Record
 from retrievalkit.errors import ArtifactError, DataError, RetrievalkitError
 from retrievalkit_documents.cutting import Cutter, outline_of
 from retrievalkit_documents.listing import documents_below
-from retrievalkit_documents.source import LIMITS
-from retrievalkit_documents.tables import read_table
+from retrievalkit_documents.source import EVERY
+from retrievalkit_documents.tables import TABLES, read_table, reason_of
 from retrievalkit_documents.text import Document, UnreadableError
 from retrievalkit_documents.workers import read_documents
 
-TABLES = (".csv", ".tsv", ".jsonl")
 _SECONDS, _PASSAGES = 5.0, 10_000
 """A part of a reading ends after this time, or with this number of passages."""
 
@@ -168,7 +157,7 @@ class Reader:
         """
         note = ""
         if document is None:
-            rows, note = self._rows(path)
+            rows, note = read_table(path, self.columns)
             whole = [plain_passage(replace(row, id=f"{name}/{row.id}")) for row in rows]
             if len({row.id for row in whole}) < len(whole):
                 msg = "with ids that differ only in the form of their letters"
@@ -184,34 +173,17 @@ class Reader:
             raise UnreadableError(msg)
         return parts, note
 
-    def _rows(self, path: Path) -> tuple[list[Passage], str]:
-        """Return the rows of a table, by the user's fields, or else by the default fields; see `_loaded`."""
-        for columns in dict.fromkeys((self.columns, Columns())):
-            with suppress(DataError):
-                return _loaded(path, columns)
-        if path.suffix.lower() == ".jsonl":
-            return _loaded(path, self.columns)
-        return read_table(path, lambda file: _loaded(file, Columns()))
 
-
-def _loaded(path: Path, columns: Columns) -> tuple[list[Passage], str]:
-    """Return the rows of a table, and a sentence about damaged rows, which are left out; raise the error if all are."""
-    lines, first = set[int | None](), list[DataError]()
-
-    def leave_out(error: DataError) -> None:
-        lines.add(error.line)
-        first.extend([error] * (not first))
-
-    table = open_own(path, columns, leave_out)
-    table.counts_empty = False
-    try:
-        rows = list(table)
-    except DataError as error:
-        raise first[0] if first and error.line is None else error from None
-    return rows, f"{counted(len(lines), 'rows')} left out, the first in {_reason(first[0], path)}" if first else ""
-
-
-def read(folder: Path, before: State, reader: Reader, output: Path, *, parts: Path, retry: bool = True) -> State:
+def read(
+    folder: Path,
+    before: State,
+    reader: Reader,
+    output: Path,
+    *,
+    parts: Path,
+    exclude: Sequence[str] = (),
+    retry: bool = True,
+) -> State:
     """Read new and changed files of a folder, and write the passages of all files.
 
     Args:
@@ -220,13 +192,14 @@ def read(folder: Path, before: State, reader: Reader, output: Path, *, parts: Pa
         reader: Converts a file to passages.
         output: The file to write the passages to.
         parts: The folder of the parts of this reading, and of a killed one with the same reader.
+        exclude: Patterns of files that are not read.
         retry: Read unchanged files again if they could not be read last time.
 
     Raises:
         DataError: The folder, or one inside it, cannot be listed.
     """
     state = State(passages=output)
-    paths = documents_below(folder, LIMITS | dict.fromkeys(TABLES, math.inf), state.others)
+    paths = documents_below(folder, EVERY, state.others, exclude)
     same = [name for name, _ in paths] == list(before.files)
     if same and all(before.files[name].is_at(path, retry=retry) for name, path in paths):
         return replace(before, others=state.others, read=0)
@@ -366,9 +339,7 @@ def _reason(error: Exception, path: Path) -> str:
         return error.strerror or str(error)
     if not isinstance(error, RetrievalkitError | UnreadableError):
         return f"that the reader cannot read ({type(error).__name__})"
-    line = getattr(error, "line", None)
-    text = str(error).removeprefix(f"{path}:").removeprefix(f"{line}:").strip().replace(f"'{path}'", "the file")
-    return text if line is None else f"line {line}: {text}"
+    return reason_of(error, path)
 
 
 @dataclass(frozen=True)

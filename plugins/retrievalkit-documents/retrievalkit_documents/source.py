@@ -10,19 +10,22 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrievalkit.data import files
+from retrievalkit.data.corpus import Columns, plain_passage
 from retrievalkit.data.same_text import PLAIN, plain_fields
 from retrievalkit.data.sources import Source
 from retrievalkit.errors import DataError, OptionError
 from retrievalkit.reporting import notices
 from retrievalkit_documents.cutting import Cutter, cutter, outline_of
-from retrievalkit_documents.listing import documents_below, identifier_of
+from retrievalkit_documents.listing import EXCLUDED, documents_below, identifier_of
 from retrievalkit_documents.readers import CODE, READERS
-from retrievalkit_documents.text import Document
+from retrievalkit_documents.tables import TABLES, read_table, reason_of
+from retrievalkit_documents.text import Document, UnreadableError
 from retrievalkit_documents.workers import read_documents
 
 LIMITS = dict.fromkeys(READERS, math.inf) | {
@@ -31,6 +34,8 @@ LIMITS = dict.fromkeys(READERS, math.inf) | {
     if reader.startswith(("plain", "html", "markdown", "mail", "notebook", "rst"))
 }
 """File extension -> maximum size of a file in bytes; readers limit the text of the others themselves."""
+EVERY = LIMITS | dict.fromkeys(TABLES, math.inf)
+"""The limits of documents and tables."""
 _OURS = (".jsonl", ".json", ".tsv", ".gz", ".zst")
 _ABOUT = ("readme", "license", "licence")
 
@@ -38,9 +43,10 @@ _ABOUT = ("readme", "license", "licence")
 class Documents(Source):
     """Documents as passages: `documents:FOLDER`, `documents:FILE`, `documents:A/./B`.
 
-    Hidden files and folders are skipped. Notes count and name all other skipped files (documents that cannot be read as
-    text, files of other types, links to folders and links out of the folder, which are not followed), and count what
-    documents contain besides text.
+    A row of a table is a passage, whose id is the path of the table and the id of the row. Files that `.rkitignore`
+    excludes, hidden files, packages and caches are skipped, and listed. Notes count and name all other skipped files
+    (documents that cannot be read as text, files of other types, links to folders and links out of the folder, which
+    are not followed), and count what documents contain besides text.
     """
 
     content_hashed = True
@@ -81,7 +87,21 @@ class Documents(Source):
         unread: dict[str, list[str]] = {}
         left: dict[str, list[int]] = {}
         count = 0
-        for (identifier, _), document in read_documents(self._documents, lambda item: item[1]):
+        for (identifier, path), document in read_documents(self._documents, _document_of):
+            if document is None:
+                try:
+                    rows, note = read_table(path, Columns())
+                except (DataError, UnreadableError) as error:
+                    unread.setdefault(reason_of(error, path), []).append(identifier)
+                    continue
+                if note:
+                    unread.setdefault(note, []).append(identifier)
+                count += bool(rows)
+                for passage in rows:
+                    plain = plain_passage(replace(passage, id=f"{identifier}/{passage.id}"))
+                    fields = {"metadata": dict(plain.fields)} if plain.fields else {}
+                    yield {"id": plain.id, "title": plain.title, "text": plain.text, "text_form": PLAIN, **fields}
+                continue
             if not isinstance(document, Document):
                 unread.setdefault(str(document), []).append(identifier)
                 continue
@@ -95,7 +115,10 @@ class Documents(Source):
         if not count:
             msg = f"no document can be read: {files.grouped(unread)}. Give documents with text in them."
             raise DataError(msg, file=self.path)
-        unread |= self._others
+        excluded = {reason: names for reason, names in self._others.items() if reason in EXCLUDED}
+        unread |= {reason: names for reason, names in self._others.items() if reason not in EXCLUDED}
+        if excluded:
+            notices.note(f"Excluded in '{self.path}': {files.grouped(excluded)}.", harmless=True)
         if unread:
             total = sum(map(len, unread.values()))
             reasons = files.grouped(unread)
@@ -109,17 +132,18 @@ class Documents(Source):
 
         return fingerprint_value([[identifier, files.fingerprint(path)] for identifier, path in self._documents])
 
-    def size(self) -> int:
-        """Return the number of documents."""
-        return len(self._documents)
+    def size(self) -> int | None:
+        """Return the number of documents; None if there are tables, which have many passages."""
+        paths = [path for _, path in self._documents]
+        return None if any(_document_of(("", path)) is None for path in paths) else len(paths)
 
     @cached_property
     def _documents(self) -> list[tuple[str, Path]]:
         """The documents with their ids."""
         if os.path.isdir(self.path):
-            paths = [path for _, path in documents_below(self.path, LIMITS, self._others)]
+            paths = [path for _, path in documents_below(self.path, EVERY, self._others)]
         else:
-            paths = [self.path] * _is_document(self.path)
+            paths = [self.path] * (_is_document(self.path) or self.path.suffix.lower() in TABLES)
         if not paths:
             contents = files.listing(self.path) if os.path.isdir(self.path) else self.path.name
             msg = f"it contains no documents ({', '.join(READERS)}), but {contents}. Give a folder of documents."
@@ -155,6 +179,11 @@ def _holds_documents(path: Path) -> bool:
         return False
     cells = first.text.split()
     return len(cells) not in (3, 4, 6) or not any(cell.replace(".", "", 1).isdecimal() for cell in cells[2:])
+
+
+def _document_of(item: tuple[str, Path]) -> Path | None:
+    """Return the path of a document; None for a table."""
+    return None if item[1].suffix.lower() in TABLES else item[1]
 
 
 def _is_document(path: Path) -> bool:

@@ -25,6 +25,7 @@ from retrievalkit.contracts.commands import CommandOptions, say
 from retrievalkit.contracts.declarations import Argument, Flag, Place, command
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit_documents.collection import Collection, CollectionOptions
+from retrievalkit_documents.listing import is_excluded
 from retrievalkit_documents.report import Synced
 
 _LOOK = 0.2
@@ -149,7 +150,7 @@ def _follow(collections: list[Collection], folder: Place, syncs: Syncs, stop: th
     """Sync again after each change of the folder; a persisting error is reported once."""
     say(f"{syncs.summary}\nFollowing {folder}; Ctrl-C stops.", err=True)
     problems: dict[Collection, str] = {}
-    for _ in _changes(Path(folder), [collection.path for collection in collections], stop):
+    for _ in _changes(Path(folder), collections, stop):
         for number, collection in enumerate(collections):
             try:
                 synced = collection.follow(folder, CollectionOptions(), retry=False)
@@ -164,17 +165,19 @@ def _follow(collections: list[Collection], folder: Place, syncs: Syncs, stop: th
                 say(synced.summary, err=True)
 
 
-def _changes(folder: Path, indexes: list[Path], stop: threading.Event) -> Iterator[None]:
+def _changes(folder: Path, collections: list[Collection], stop: threading.Event) -> Iterator[None]:
     """Yield after each burst of changes in the folder, until stopped."""
     import watchfiles
 
-    ours = [place.resolve() for place in indexes]
+    ours = [collection.path.resolve() for collection in collections]
+    root = folder.resolve()
 
     def concerns(_: watchfiles.Change, path: str) -> bool:
         place = Path(path)
-        inside = place.relative_to(folder.resolve()) if place.is_relative_to(folder.resolve()) else place
-        return not any(part.startswith(".") for part in inside.parts) and not any(map(place.is_relative_to, ours))
+        if not place.is_relative_to(root) or any(map(place.is_relative_to, ours)):
+            return False
+        return any(not is_excluded(root, place, collection.exclude) for collection in collections)
 
     limits: dict[str, Any] = {"rust_timeout": _EVERY, "yield_on_timeout": True}
-    for _ in watchfiles.watch(folder.resolve(), watch_filter=concerns, stop_event=stop, **limits):
+    for _ in watchfiles.watch(root, watch_filter=concerns, stop_event=stop, **limits):
         yield

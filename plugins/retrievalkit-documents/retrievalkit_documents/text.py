@@ -17,6 +17,7 @@ from retrievalkit.data.same_text import plain_form
 
 _CONTROL: dict[int, str] = {code: " " for code in range(32) if chr(code) not in "\t\n\f"} | {ord("\f"): "\n"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_COLOURS = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]")  # of terminals, in logs and outputs
 _WORD_END = re.compile(r"[^\W\d_]{3}[.,;:!?)\u201d]?\Z")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _CELL = " | "
@@ -52,7 +53,9 @@ class Document:
 
 
 def form_of(text: str) -> str:
-    """Return a text in plain form, without control characters and lone surrogates."""
+    """Return a text in plain form, without control characters, colours of terminals and lone surrogates."""
+    if "\x1b" in text:
+        text = _COLOURS.sub("", text)
     return _SURROGATE.sub("\ufffd", plain_form(text.translate(_CONTROL)))
 
 

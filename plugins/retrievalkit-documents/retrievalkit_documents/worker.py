@@ -8,6 +8,7 @@ ends. It also ends with the process that started it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib
 import json
 import os
@@ -85,7 +86,8 @@ def _answer(path: str, ending: str) -> tuple[bytes, bool]:
     except MemoryError:
         return json.dumps({"problem": f"{TOO_LARGE} {MEMORY >> 20:,} MiB of memory"}).encode(), False
     except OSError as error:
-        return json.dumps({"problem": error.strerror or str(error)}).encode(), False
+        is_damaged = error.errno in (None, errno.EINVAL)  # offsets in the document
+        return json.dumps({"problem": DAMAGED if is_damaged else error.strerror}).encode(), False
     except Exception as error:  # noqa: BLE001 - parsers document no exceptions
         return json.dumps({"problem": DAMAGED, "cause": f"{type(error).__name__}: {error}"[:300]}).encode(), False
     return answer, _memory() < _TIRED

@@ -81,7 +81,7 @@ def test_unreadable_documents_are_skipped_and_counted(tmp_path):
 
 
 def test_other_files_are_counted_and_named(tmp_path):
-    """Including broken links and links to folders, but not hidden files."""
+    """Including broken links, links to folders and excluded files."""
     docs = folder(tmp_path / "docs", a_txt="text", B_TXT="text", a__b_xyz="x", a__faq_csv="x", t_csv="x", _git__x="x")
     (docs / "gone.txt").symlink_to(tmp_path / "gone.txt")
     (docs / "more").symlink_to(folder(tmp_path / "more", x_txt="x"))
@@ -89,7 +89,8 @@ def test_other_files_are_counted_and_named(tmp_path):
     done = run(docs, tmp_path / "out.jsonl")
     assert done.stdout == f"{tmp_path}/out.jsonl: 2 passages\n"
     assert "6 of the 8 files of" in done.stderr
-    for words in (".csv (2): ", "a/faq.csv", "t.csv", ".xyz (1): a/b.xyz", "gone.txt", "more", "noending"):
+    tables = "not a table with a header and rows (2): a/faq.csv"
+    for words in ("hidden (1): .git/", tables, "t.csv", ".xyz (1): a/b.xyz", "gone.txt", "more", "noending"):
         assert words in done.stderr
     assert run(docs, tmp_path / "out.jsonl", "--strict").exit_code == 2
 
@@ -115,7 +116,7 @@ def test_data_is_not_mistaken_for_documents(tmp_path):
     table = folder(tmp_path / "tables", qrels_txt="1 0 a 2\n") / "qrels.txt"
     assert (as_documents(data), as_documents(table)) == (data, table)
     assert convert(table, tmp_path / "out.tsv") == {"judgements": 1}
-    assert [passage.id for passage in open_corpus(f"documents:{data}")] == ["README.md"]
+    assert [passage.id for passage in open_corpus(f"documents:{data}")] == ["README.md", "corpus.jsonl/1"]
     notes = folder(tmp_path, notes_txt="A note of mine.\nIt has 2 lines.\n") / "notes.txt"
     assert as_documents(notes) == f"documents:{notes}"
 

@@ -419,3 +419,66 @@ def test_headings_and_pages_are_located_in_the_text(reading):
     assert [(document.text[start:].split("\n")[0], level) for start, level, _ in document.headings] == [
         ("Guide", 1), ("Install", 2), ("Last", 1),
     ]  # fmt: skip
+
+
+_PARTS = (
+    "Subject: s\nMIME-Version: 1.0\nContent-Type: multipart/{}; boundary=x\n\n--x\n\n{}\n--x\nContent-Type: {}\n--x--\n"
+)
+_CELL = {"cell_type": "code", "source": "y"}
+
+
+def notebook(output):
+    return json.dumps({"cells": [_CELL | {"outputs": [{"output_type": "display_data"} | output]}]})
+
+
+def book(spine="<itemref idref='a'/>", href="a.xhtml", **parts):
+    package = (
+        "<package><metadata><title>Main</title><title>Sub</title></metadata><manifest>"
+        f"<item id='a' href='{href}' media-type='application/xhtml+xml'/></manifest><spine>{spine}</spine></package>"
+    )
+    container = "<container><rootfiles><rootfile full-path='c.opf'/></rootfiles></container>"
+    return archive(mimetype="application/epub+zip", c_opf=package, **{
+        "META-INF__container_xml": container, **parts,
+    })  # fmt: skip
+
+
+_CHAPTER = {"a_xhtml": "<html xmlns='x'><head><title/><script src='s'/></head><body>one<br/>two</body></html>"}
+
+
+@pytest.mark.parametrize(
+    ("content", "ending", "expected"),
+    [
+        ("<a-b><template shadowrootmode=open>shown</template>lit</a-b><template>no</template>", ".html", "shown lit"),
+        ("<select><optgroup label=Group><option>one</select>", ".html", "Group one"),
+        ("<head><style>" + "a{}" * 9999 + "</style><meta charset=koi8-r></head>да", ".html", "да"),
+        ('<?xml version="1.0"?><html><head><title/></head><body><a id="x"/>one<br/>two', ".html", "one two"),
+        ("-a, --all  Show\n-b file   Other", ".rst", "a all Show b file Other"),
+        (notebook({"data": {"text/latex": ["alpha"]}}), ".ipynb", "y alpha"),
+        (notebook({"data": {"application/json": {"key": "value"}}}), ".ipynb", "y key value"),
+        (notebook({"text": "\x1b[1;32mgreen\x1b[0m done"}), ".ipynb", "y green done"),
+        (_PARTS.format("alternative", " ", "text/html\n\n<p>html"), ".eml", "s html"),
+        (
+            _PARTS.format("alternative", "No HTML", f"text/html\n\n<p>{'word ' * 9}"),
+            ".eml",
+            "s " + "word " * 9,
+        ),
+        (_PARTS.format("mixed", "see", "text/csv\n\nname,price"), ".eml", "s see name price"),
+        (
+            _PARTS.format("report", "no", "message/delivery-status\n\nStatus: 5\n\nTo: x"),
+            ".eml",
+            "s no Status 5 To x",
+        ),
+        ("Subject: Grüße\n\ntext".encode("cp1252"), ".eml", "Grüße text"),
+        ("Café à la crème".encode("cp1252"), ".txt", "Café à la crème"),
+        (book(**_CHAPTER), ".epub", "one two"),
+        (book(spine="", **_CHAPTER), ".epub", "one two"),
+        (book(href="A.xhtml#part", **_CHAPTER), ".epub", "one two"),
+    ],
+)  # fmt: skip
+def test_words_in_awkward_places_are_found(reading, content, ending, expected):
+    """Shadow roots, labels, late declarations, XML's empty elements, outputs, forms of messages, short texts, books."""
+    if isinstance(content, str) and "koi8" in content:
+        content = content.encode("koi8-r")
+    document = reading(content, ending)
+    assert words(document) == expected.split()
+    assert ending != ".epub" or document.title == "Main"

@@ -128,6 +128,7 @@ def test_files_that_cannot_be_read_are_listed_by_reason(sync, docs):
         "without text": ["empty.txt"],
         "binary": ["binary.txt"],
         ".png": ["image.png"],
+        "hidden": [".hidden.txt"],
         "with a name that cannot be an id": ["caf\udce9.txt", "new\nline.txt"],
     }
     assert "new\\x0aline.txt" in rkit("sync", docs, docs.parent / "index")
@@ -153,6 +154,7 @@ def test_only_regular_files_of_the_folder_are_read(sync, docs, tmp_path):
         "links out of the folder, to be replaced by the files": ["device.txt", "kernel.txt", "out.txt"],
         "links to other files of the folder": ["inside.txt"],
         "links to folders": ["folder"],
+        "hidden": [".hidden/"],
         "not a regular file": ["pipe.txt"],
         "sparse files": ["sparse.csv", "sparse.pdf"],
         "larger than 64 MiB": ["sparse.txt"],

@@ -134,3 +134,11 @@ def test_a_command_that_is_killed_leaves_no_worker(tmp_path):
     ]:
         assert time.monotonic() < end, alive
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is listed in /proc")
+def test_variants_of_each_format_are_read_or_skipped_with_a_reason():
+    """Damaged, nested, swollen and mislabelled documents, through the workers; `attacked.py` runs thousands."""
+    command = [sys.executable, str(Path(__file__).with_name("attacked.py")), "--trials", "15", "--seed", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,7 @@ _INLINE = frozenset((
 _APART = frozenset((
     "label", "button", "output", "meter", "progress", "rt", "rp", "rtc", "input", "img", "area", "option", "text",
     "math", "svg", "select", "textarea", "audio", "video", "canvas", "object", "picture", "map", "mrow", "msup",
-    "msub", "mfrac", "msqrt", "embed",
+    "msub", "mfrac", "msqrt", "embed", "optgroup",
 ))  # fmt: skip
 """Elements that flow in a line, but whose words are apart from the words around them."""
 _BESIDE = frozenset(("a", "del", "ins"))
@@ -35,7 +35,14 @@ DECLARED = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*["']([\w.:-]{1,40})""",
     re.IGNORECASE,
 )
-_LOOK = 1 << 12
+_LOOK = 1 << 16
+_XML = re.compile(r"\A[^<]{0,10}<\?xml|\A.{0,999}<html[^>]{0,300}w3.org/1999/xhtml", re.DOTALL)
+_EMPTY = re.compile(r"""<([a-zA-Z][\w:.-]*+)((?:[^<>"'/]|"[^"]*+"|'[^']*+'|/(?!>))*+)/>""")
+# Browsers show the content of these templates.
+_SHADOW = re.compile(r"<template(\s[^<>]{0,300}shadowrootmode.*?</)template", re.IGNORECASE | re.DOTALL)
+_VOID = frozenset((
+    "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr",
+))  # fmt: skip
 
 
 def is_block(tag: str) -> bool:
@@ -56,11 +63,13 @@ def html_document(raw: bytes) -> Document:
     return text.document(title)
 
 
-def add_page(source: str, text: Text) -> str:
-    """Add the words of a page, and return its title."""
+def add_page(source: str, text: Text, *, is_xml: bool = False) -> str:
+    """Add the words of a page, and return its title; in XML, an element such as <title/> ends itself."""
     from selectolax.lexbor import LexborHTMLParser
 
-    page = LexborHTMLParser(source)
+    if is_xml or _XML.search(source[:2000]):
+        source = _EMPTY.sub(lambda tag: tag[0] if tag[1] in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>", source)
+    page = LexborHTMLParser(_SHADOW.sub(r"<div\1div", source))
     root = page.root
     if root is not None:
         _add(root, text)
@@ -176,4 +185,4 @@ def _attribute(tag: str, attributes: dict[str, str | None]) -> str:
     if tag == "input" and attributes.get("type") not in ("hidden", "password", "checkbox", "radio"):
         names = ("alt",) if attributes.get("type") == "image" else ("value", "placeholder")
         return next((value for name in names if (value := attributes.get(name))), "")
-    return attributes.get("label") or "" if tag == "option" else ""
+    return attributes.get("label") or "" if tag in ("option", "optgroup") else ""

@@ -61,6 +61,12 @@ def _add_output(output: dict[str, Any], text: Text) -> None:
         text.keep(_joined(data.get("text/plain", data.get("text"))).strip("\n"))
     elif "text/html" in data:
         add_fragment(_joined(data["text/html"]), text)
+    else:
+        for kind, value in data.items():
+            if str(kind).startswith("text/"):
+                text.keep(_joined(value).strip("\n"))
+            elif kind == "application/json":
+                text.keep(json.dumps(value, ensure_ascii=False))
     text.line()
 
 

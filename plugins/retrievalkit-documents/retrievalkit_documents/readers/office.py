@@ -61,7 +61,7 @@ class Package:
         return self.parse(name, _Attributes(tags)) if name in self.names else []
 
     def texts(self, name: str) -> dict[str, str]:
-        """Return the text of each element of a part by its local name, such as the title of the properties."""
+        """Return the text of the first element of a part by its local name, such as the title of the properties."""
         return self.parse(name, _Texts()) if name in self.names else {}
 
     def related(self, name: str) -> dict[str, tuple[str, str]]:
@@ -118,20 +118,23 @@ class _Attributes:
 
 
 class _Texts:
-    """Texts of elements."""
+    """Texts of elements; of several with a name, of the first."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._open: list[str] = []
+        self._done = set[str]()
 
     def start(self, tag: str, _: Mapping[str, str]) -> None:
         self._open.append(_local(tag))
 
     def end(self, _: str) -> None:
-        self._open.pop()
+        name = self._open.pop()
+        if name in self._texts:
+            self._done.add(name)
 
     def data(self, words: str) -> None:
-        if words.strip():
+        if words.strip() and self._open[-1] not in self._done:
             self._texts[self._open[-1]] = self._texts.get(self._open[-1], "") + words
 
     def close(self) -> dict[str, str]:
@@ -473,6 +476,10 @@ class _OpenDocument(_Walker):
     def open_style(self, attributes: Mapping[str, str]) -> None:
         self._style = _named(attributes).get("name", "")
 
+    def open_section(self, attributes: Mapping[str, str]) -> None:
+        if _named(attributes).get("display") == "none":
+            self.skip()
+
     def open_text_properties(self, attributes: Mapping[str, str]) -> None:
         if _named(attributes).get("display") == "none":
             self._hidden.add(self._style)
@@ -564,8 +571,13 @@ def read_epub(stream: BinaryIO) -> Document:
     items = {row.get("id", ""): row for row in listed if row[""] == "item"}
     chapters = [items[row["idref"]] for row in listed if row[""] == "itemref" and row.get("idref") in items]
     encrypted = {row.get("URI", "") for row in package.attributes("META-INF/encryption.xml", "CipherReference")}
+    if not chapters:
+        chapters = [row for row in items.values() if "html" in row.get("media-type", "")]
+    same = {name.casefold(): name for name in package.names}
     for chapter in chapters:
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(roots[0]), unquote(chapter.get("href", ""))))
+        href = unquote(chapter.get("href", "").partition("#")[0])
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(roots[0]), href))
+        name = name if name in package.names else same.get(name.casefold(), name)
         if name in encrypted:
             raise UnreadableError("encrypted")
         if name not in package.names or chapter.get("properties") == "nav":
@@ -573,6 +585,6 @@ def read_epub(stream: BinaryIO) -> Document:
         raw = package.read(name)
         declared = DECLARED.search(raw[:1024])
         text.page()
-        add_page(decoded(raw, text, (declared[1] or declared[2]).decode() if declared else ""), text)
+        add_page(decoded(raw, text, (declared[1] or declared[2]).decode() if declared else ""), text, is_xml=True)
     package.count_unread(text)
     return text.document(package.texts(roots[0]).get("title", ""))

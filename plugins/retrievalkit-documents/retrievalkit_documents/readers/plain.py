@@ -16,11 +16,13 @@ _BOMS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+_WIDE = ["utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "utf_7"]  # see _marked
 _SLOW = ("idna", "punycode")  # quadratic in Python, and not used in documents
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _HIGH = re.compile(rb"[\x80-\xff]+")
-_ACCENTS = 8
+_LETTER = re.compile(rb"[A-Za-z]")
+_ACCENTS = 2  # next to each other, on average
 _LOOK = 1 << 16
 GUESSED = "texts in an encoding that was guessed"
 
@@ -59,13 +61,14 @@ def decoded(raw: bytes, text: Text, declared: str = "") -> str:
 
 def _guessed(raw: bytes) -> str:
     """Return the likely encoding of bytes that are not UTF-8."""
-    high = sum(map(len, _HIGH.findall(raw)))
-    # Few letters with accents are Western European; a detector errs on short texts.
-    if high * _ACCENTS < len(raw):
+    runs = _HIGH.findall(raw)
+    high = sum(map(len, runs))
+    # Letters with accents among others are Western European; a detector errs on short texts.
+    if high <= _ACCENTS * len(runs) and high <= len(_LETTER.findall(raw)):
         return "cp1252"
     from charset_normalizer import from_bytes
 
-    best = from_bytes(raw).best()
+    best = from_bytes(raw, cp_exclusion=_WIDE).best()
     return best.encoding if best else "cp1252"
 
 

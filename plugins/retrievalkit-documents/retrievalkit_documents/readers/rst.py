@@ -77,6 +77,8 @@ def _add(node: Any, text: Text, nodes: Any, level: int) -> None:
                 text.row()
             elif name in _LINES:
                 text.start()
+            elif name in ("option", "option_argument", "description"):
+                text.space()
             _add(child, text, nodes, level + (name == "section"))
             if name in _LINES:
                 text.line()

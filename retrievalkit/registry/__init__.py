@@ -70,6 +70,7 @@ DISTRIBUTIONS = {
     "pretrain": "retrievalkit-pretrain",
     "pydoc:": "retrievalkit-pydoc",
     "serve": "retrievalkit-serve",
+    **dict.fromkeys(("hf:", "irds:"), "retrievalkit-adapters"),
     **dict.fromkeys(("sync", "documents:"), "retrievalkit-documents"),
     **dict.fromkeys(("plugins new", "plugins package", "plugins check"), "retrievalkit-testing"),
 }

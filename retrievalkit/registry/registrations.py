@@ -60,8 +60,6 @@ def register_indexers(register: Register) -> None:
 @hookimpl
 def register_sources(register: Register) -> None:
     """Register the built-in sources."""
-    register("hf", "retrievalkit.data.sources.remote:HuggingFace")
-    register("irds", "retrievalkit.data.sources.remote:IrDatasets")
     register("parquet", "retrievalkit.data.sources.local:Parquet")
     for ending in ("jsonl", "json", "tsv", "csv"):
         register(ending, "retrievalkit.data.sources.local:Local")

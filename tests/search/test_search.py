@@ -253,6 +253,8 @@ def test_hits_are_printed_with_their_texts(tmp_path, words):
 def test_names_in_a_manifest_are_looked_up_without_the_users_token(tmp_path, words, monkeypatch):
     """The manifest may come from a stranger; the user's own --corpus is read with the token."""
     asked = []
+    monkeypatch.setenv("RKIT_PLUGINS", "adapters")
+    registry.default_registry.cache_clear()
     monkeypatch.setattr("datasets.load_dataset", lambda *names, **how: asked.append((names, how.get("token"))) or [][0])
     (tmp_path / "corpus.jsonl").unlink()
     manifest = json.loads((words / "manifest.json").read_text())

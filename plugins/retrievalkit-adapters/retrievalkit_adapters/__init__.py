@@ -1,11 +1,15 @@
-"""Indexes and models in other toolkits: LangChain, LlamaIndex, Haystack, PyTerrier and MTEB, each in its own module."""
+"""Indexes and models in other toolkits: LangChain, LlamaIndex, Haystack, PyTerrier and MTEB, each in its own module.
+
+Sources: data sets of Hugging Face (`hf:`) and of ir_datasets (`irds:`).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from retrievalkit import hookimpl
 from retrievalkit.errors import InputError, MissingDependencyError
 from retrievalkit.reporting import notices
 
@@ -13,8 +17,16 @@ if TYPE_CHECKING:
     import retrievalkit as rk
 
 __version__ = "0.1.0"
+retrievalkit_contract = "0.1"
 
 Hits = list[tuple[str, float]]
+
+
+@hookimpl
+def register_sources(register: Callable[[str, str], None]) -> None:
+    """Register the sources `hf:` and `irds:`."""
+    register("hf", "retrievalkit_adapters.data_sets:HuggingFace")
+    register("irds", "retrievalkit_adapters.data_sets:IrDatasets")
 
 
 def open_index(index: Any) -> rk.Index | rk.Hybrid:

@@ -60,7 +60,7 @@ def open_source(address: str | Path) -> Source:
     if not isinstance(source, Source):
         msg = f"the source '{prefix}' is not a Source. Its class must subclass retrievalkit.data.sources.Source."
         raise registry.PluginError(msg)
-    source.address = str(address)
+    source.address, source.anonymous = str(address), trust.is_anonymous()
     return source
 
 

@@ -43,6 +43,7 @@ class Source:
     Attributes:
         name: The address after the prefix, such as "1990s" in `films:1990s`; the path, for a file format.
         address: The whole address as the user wrote it. Set by `open_source`, for error messages.
+        anonymous: True if a file named the source, not the user, so no credentials may be sent; set like `address`.
         reads_files: True if the registered name is also a file extension: a class registered as "films" reads
             `old.films` without a prefix.
         content_hashed: True if `fingerprint` covers the content and opening the source has no side effects. Otherwise
@@ -53,6 +54,7 @@ class Source:
     reads_files: ClassVar[bool] = False
     content_hashed: ClassVar[bool] = False
     address: str = ""
+    anonymous: bool = False
     root: Path | None = None
 
     def __init__(self, name: str) -> None:

@@ -140,9 +140,9 @@ def test_an_unknown_prefix_names_the_nearest_or_the_distribution_that_provides_i
         as_documents(folder)
     with pytest.raises(
         InputError,
-        match=r"not a known source prefix; did you mean 'irds:vaswani'\? Known: csv:, hf:, irds:",
+        match=r"not a known source prefix; did you mean 'json:vaswani'\? Known: csv:, json:",
     ):
-        open_source("ird:vaswani")
+        open_source("jso:vaswani")
     with pytest.raises(DataError, match="does not exist"):
         open_source("no/such:file")
 

@@ -17,10 +17,8 @@ from functools import cached_property
 from typing import Any
 
 from retrievalkit.data.forms import PASSAGE_IDS
-from retrievalkit.data.sources.source import Part, Source
+from retrievalkit.data.sources import Part, Source
 from retrievalkit.errors import DataError, InputError, MissingDependencyError, RetrievalkitError, nearest
-from retrievalkit.registry import trust
-from retrievalkit.storage import fingerprint_value
 
 # Other names are local folders, or read files of the working directory (`hf:text`).
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+([:@#]|$)", re.ASCII)
@@ -37,13 +35,6 @@ class HuggingFace(Source):
     # The fingerprint of `datasets` contains the commit, which is known only to those who can read the data set.
     content_hashed = True
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._access: dict[str, Any] = {"token": False} if trust.is_anonymous() else {}
-        if trust.is_anonymous() and (not _HUB_NAME.match(name) or os.path.exists(re.split("[:@#]", name)[0])):
-            msg = f"'hf:{name}' comes from a file, not from you, and is not hf:OWNER/NAME. Name it yourself to open it."
-            raise InputError(msg)
-
     def parts(self) -> tuple[Part, ...] | None:
         """None: the parts depend on the columns."""
         return None
@@ -55,6 +46,8 @@ class HuggingFace(Source):
 
     def fingerprint(self) -> str:
         """Return the fingerprint that `datasets` computes."""
+        from retrievalkit.contracts.commands import fingerprint_value  # imports models
+
         with _readable(f"hf:{self.name}"):
             loaded = self._loaded
             splits = loaded.values() if isinstance(loaded, dict) else [loaded]
@@ -81,6 +74,9 @@ class HuggingFace(Source):
     @cached_property
     def _loaded(self) -> Any:
         """The data set, or a dictionary of its splits."""
+        if self.anonymous and (not _HUB_NAME.match(self.name) or os.path.exists(re.split("[:@#]", self.name)[0])):
+            msg = f"'{self.address}' comes from a file, not from you, and is not hf:OWNER/NAME. Name it yourself."
+            raise InputError(msg)
         try:
             import datasets
         except ImportError:
@@ -89,9 +85,8 @@ class HuggingFace(Source):
         path, _, split = path.partition("@")
         path, _, config = path.partition(":")
         with _quiet():
-            return datasets.load_dataset(
-                path, config or None, split=split or None, revision=revision or None, **self._access
-            )
+            access: dict[str, Any] = {"token": False} if self.anonymous else {}
+            return datasets.load_dataset(path, config or None, split=split or None, revision=revision or None, **access)
 
 
 class IrDatasets(Source):
@@ -118,6 +113,8 @@ class IrDatasets(Source):
 
     def fingerprint(self) -> str:
         """Return a fingerprint of the name, which always refers to the same version of the data."""
+        from retrievalkit.contracts.commands import fingerprint_value  # imports models
+
         return fingerprint_value(["irds", self.name])
 
     def size(self) -> int | None:

@@ -37,7 +37,7 @@ PROMISED = {
     ],
     "retrievalkit.data.qrels": ["read_qrels"],
     "retrievalkit.data.queries": ["Query", "check_queries", "read_queries"],
-    "retrievalkit.data.records": ["HALF_CHARACTER", "Record"],
+    "retrievalkit.data.records": ["HALF_CHARACTER", "Record", "first_row"],
     "retrievalkit.data.same_text": ["FORMS", "PLAIN", "plain_fields", "plain_form"],
     "retrievalkit.data.snippets": ["matches"],
     "retrievalkit.data.runs": ["read_run", "write_run"],

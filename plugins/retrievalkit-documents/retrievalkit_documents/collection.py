@@ -310,7 +310,10 @@ class Collection:
     @property
     def _dense(self) -> Path:
         """The index whose model reads the passages, built or not."""
-        return self.path / "dense" if self._home == self.path else self.path
+        if self._home != self.path:
+            return self.path
+        states = [self.path / "dense", _next(self.path / "dense")]  # of a killed first sync
+        return next((place for place in states if kind_of(place) == "index"), states[0])
 
     def _model(self, model: Any) -> Retriever | None:
         """Open the model that reads the passages; None if there is a text index only."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 from document_folders import write
-from retrievalkit.data.columns import Columns
 from retrievalkit_documents import tables
 from retrievalkit_documents.tables import read_table
 from retrievalkit_documents.text import UnreadableError
 
 import retrievalkit as rk
-from retrievalkit.data.corpus import open_corpus
+from retrievalkit.data.corpus import Columns, open_corpus
 
 _PRICES = ["Zebra | price: 1,50", "Okapi | price: 2,00"]
 

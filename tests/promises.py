@@ -41,6 +41,7 @@ PROMISED = {
     "retrievalkit.data.same_text": ["FORMS", "PLAIN", "plain_fields", "plain_form"],
     "retrievalkit.data.snippets": ["matches"],
     "retrievalkit.data.runs": ["read_run", "write_run"],
+    "retrievalkit.data.forms": ["PASSAGE_IDS"],
     "retrievalkit.data.sources": None,
     "retrievalkit.data.sentences": None,
     "retrievalkit.data.truncation": None,

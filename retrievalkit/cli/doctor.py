@@ -13,8 +13,8 @@ from retrievalkit import registry
 from retrievalkit.contracts.declarations import command
 from retrievalkit.errors import RetrievalkitError
 from retrievalkit.hookspecs import Finding
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import Table
+from retrievalkit.reporting.terminal import counted
 
 _PACKAGES = {
     "torch": "training and encoding",
@@ -26,8 +26,6 @@ _PACKAGES = {
     "scipy": "sparse weights and tests",
     "pydantic": "options",
     "tensorboard": "TensorBoard logs (optional)",
-    "datasets": "hf: sources (optional)",
-    "ir-datasets": "irds: sources (optional)",
 }
 
 

@@ -29,11 +29,10 @@ from retrievalkit.contracts.encoding import Precision
 from retrievalkit.models.opening import describe_retriever, open_retriever
 from retrievalkit.models.pretrained import check_finite, model_fingerprint, model_identity, uploading
 from retrievalkit.registry import create, describe, get, names, options
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import check as refuse_if_strict
 from retrievalkit.reporting.page import render as render_page
 from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.reporting.terminal import printable, say
+from retrievalkit.reporting.terminal import counted, printable, say
 from retrievalkit.search.options import DocumentOptions, HybridOptions, OpenOptions
 from retrievalkit.storage import (
     check_files,

@@ -41,7 +41,7 @@ from retrievalkit.data.runs import open_run, write_run
 from retrievalkit.data.sources import Part, as_documents, fingerprint, is_folder, open_source
 from retrievalkit.errors import ArtifactError, InputError, MissingDependencyError, OptionError
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 _OF_DATA = {
     "corpus": inputs.passages,

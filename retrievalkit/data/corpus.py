@@ -34,8 +34,8 @@ from retrievalkit.data.same_text import PLAIN, plain_fields, plain_form
 from retrievalkit.data.sources import open_source
 from retrievalkit.data.sources.local import Local, Parquet
 from retrievalkit.errors import DataError, nearest
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import Blanks
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.storage import fingerprint_value
 
 _NEAREST_AMONG = 5_000

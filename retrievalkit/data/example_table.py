@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 from retrievalkit.contracts.declarations import Place
 from retrievalkit.data import inputs
 from retrievalkit.data.examples import Example, read_examples, write_examples
-from retrievalkit.reporting import notebook
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import Tabular
+from retrievalkit.reporting.terminal import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-_SHOWN = 5
 
 
 class Examples(Sequence[Example], Tabular):
@@ -85,9 +82,3 @@ class Examples(Sequence[Example], Tabular):
     def __repr__(self) -> str:
         negatives = sum(len(example.negatives) for example in self)
         return f"Examples({counted(len(self), 'queries')}, {counted(negatives, 'negatives')})"
-
-    def _repr_html_(self) -> str:
-        rows = [[row.query_id, row.query, ", ".join(row.positives[:3]), len(row.negatives)] for row in self[:_SHOWN]]
-        rest = [f"and {len(self) - _SHOWN:,} more"] if len(self) > _SHOWN else []
-        columns = ["id", "query", "positives", "negatives"]
-        return notebook.table(repr(self), columns, rows, numeric=["negatives"], texts=rest)

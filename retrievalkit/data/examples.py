@@ -37,8 +37,8 @@ from retrievalkit.data.sources import open_source
 from retrievalkit.data.teachers import labelled, teacher_scores
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.notices import Blanks
+from retrievalkit.reporting.terminal import counted
 
 ONE_MEANING = "An id must always refer to the same text."
 _OF_SYSTEMS = next(form for form in EXAMPLES.known if "system" in form)

@@ -27,7 +27,7 @@ from retrievalkit.data.forms import columns, is_judgement_header, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import id_problem
 from retrievalkit.errors import DataError
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 KNOWN_FORMS = (
     "Known formats of a run: TREC (query Q0 document rank score tag); MS MARCO (query, document, rank, maybe a score); "

@@ -22,7 +22,7 @@ from retrievalkit.data.forms import TEACHER_COLUMNS, number
 from retrievalkit.data.json_text import shown
 from retrievalkit.data.records import Record
 from retrievalkit.errors import nearest
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 _TWO_LISTS = (("pos_scores", "positives"), ("neg_scores", "negatives"))
 

@@ -15,9 +15,8 @@ from retrievalkit.evaluation.evaluate import Conventions
 from retrievalkit.evaluation.measures import IrMeasure, mean, metric_names, open_metric
 from retrievalkit.evaluation.metrics import PerQuery, PossibleMistakes, first_ids, per_query, too_deep
 from retrievalkit.reporting import notebook
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import Tabular, text_table
-from retrievalkit.reporting.terminal import printable
+from retrievalkit.reporting.terminal import counted, printable
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -110,12 +109,6 @@ class Evaluation(dict[str, float], Tabular):
         table = pandas.DataFrame(self.per_query)
         table.index.name = "query_id"
         return table
-
-    def to_arrow(self) -> Any:
-        """Return the same table in Arrow, with the queries in the column `query_id`."""
-        import pyarrow
-
-        return pyarrow.Table.from_pandas(self.to_pandas().reset_index(), preserve_index=False)
 
     def __repr__(self) -> str:
         return f"Evaluation({', '.join(f'{name}: {value:.4f}' for name, value in self.items())})"

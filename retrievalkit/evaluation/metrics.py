@@ -26,7 +26,7 @@ from retrievalkit.evaluation.measures import (
     metric_names,
     open_metric,
 )
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 PerQuery = dict[str, dict[str, float]]
 

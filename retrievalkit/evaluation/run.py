@@ -12,8 +12,8 @@ from retrievalkit.data.runs import Form, Hits, Ties, read_run, run_names, write_
 from retrievalkit.data.sources import InMemory
 from retrievalkit.evaluation.evaluate import EvaluationOptions, evaluate
 from retrievalkit.reporting import notebook
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import Tabular
+from retrievalkit.reporting.terminal import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame

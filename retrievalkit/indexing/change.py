@@ -41,7 +41,7 @@ from retrievalkit.indexing.query_encoders import Encoders
 from retrievalkit.indexing.segments import FOLDER, Segment, joined_vectors, segments_of, unused
 from retrievalkit.registry.trust import anonymously
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 _WORK = ".changing"
 """Folder inside an index where a change is prepared; a killed encoding resumes from it."""

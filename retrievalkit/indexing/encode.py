@@ -11,7 +11,7 @@ from retrievalkit.contracts.declarations import Argument, ReadingOptions, Reads,
 from retrievalkit.data import inputs
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.registry.modules import large_imports
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.storage import Folder
 
 

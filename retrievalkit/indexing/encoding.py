@@ -34,9 +34,8 @@ from retrievalkit.models.precision import Precision, default_device, resolve_pre
 from retrievalkit.models.retriever import Retriever, blamed, tokenize
 from retrievalkit.registry import read_call
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.reporting.terminal import say
+from retrievalkit.reporting.terminal import counted, say
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

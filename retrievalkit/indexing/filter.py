@@ -28,7 +28,7 @@ from retrievalkit.contracts import Allowed
 from retrievalkit.data.fields import OF_TEXTS, Column, FieldTable
 from retrievalkit.data.records import HALF_CHARACTER
 from retrievalkit.errors import OptionError, nearest, shortlist
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 _VALUE = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=!<>,'"]+)"""
 _PIECE = re.compile(

@@ -17,7 +17,7 @@ from retrievalkit.data import inputs
 from retrievalkit.data.sources import InMemory
 from retrievalkit.errors import ArtifactError, OptionError
 from retrievalkit.indexing.options import Count, Precision
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.storage import Folder
 
 if TYPE_CHECKING:

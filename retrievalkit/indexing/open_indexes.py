@@ -38,7 +38,7 @@ from retrievalkit.errors import (
 from retrievalkit.indexing.segments import FOLDER as SEGMENTS
 from retrievalkit.indexing.segments import Lease, Segmented, joined_vectors, segments_of
 from retrievalkit.registry import trust
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 if TYPE_CHECKING:
     from retrievalkit.contracts.cluster import ClusterOptions

@@ -24,7 +24,7 @@ from retrievalkit.indexing.open_indexes import OpenIndex, open_index
 from retrievalkit.indexing.query_encoders import Encoders
 from retrievalkit.indexing.segments import joined_vectors
 from retrievalkit.models.precision import Precision
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.scoring import check_k, scores_of, top_k, viewed
 
 SEED = 0

@@ -24,8 +24,8 @@ from retrievalkit.data.vectors import VectorStore
 from retrievalkit.data.vectors.writer import write_part
 from retrievalkit.errors import ArtifactError, InputError, UnsupportedError
 from retrievalkit.indexing.segments import FOLDER
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import counted
 
 IDENTITY = ".shards.json"
 JOINED = ".shards"

@@ -14,8 +14,7 @@ from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import InputError, UnsupportedError
 from retrievalkit.indexing.encoding import EncodedShard
 from retrievalkit.indexing.options import SHARD_TEXTS
-from retrievalkit.reporting import notebook
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -208,12 +207,6 @@ class Vectors:
         return scores(self.representation, documents.representation).numpy()
 
     def __repr__(self) -> str:
-        return f"Vectors({self._summary()})"
-
-    def _repr_html_(self) -> str:
-        return notebook.lines("Vectors", [self._summary()])
-
-    def _summary(self) -> str:
         parts = [counted(len(self), "texts")]
         if self.vectors is not None and self.counts is not None:
             parts.append(f"{counted(len(self.vectors), 'vectors')} of {self.vectors.shape[-1]}")
@@ -222,7 +215,7 @@ class Vectors:
             parts.append(f"{several}{self.vectors.shape[-1]}")
         if self.weights is not None:
             parts.append(f"weights of {self.weights.shape[1]:,} terms")
-        return ", ".join(parts)
+        return f"Vectors({', '.join(parts)})"
 
 
 _KNOWN = (

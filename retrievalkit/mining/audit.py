@@ -20,9 +20,8 @@ from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import shortlist
 from retrievalkit.mining.filters import Filtered
 from retrievalkit.reporting.chart import line_chart
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import render
-from retrievalkit.reporting.terminal import printable
+from retrievalkit.reporting.terminal import counted, printable
 
 SHOWN = 5
 SAMPLED_SCORES = 1_000

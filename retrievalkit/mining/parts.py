@@ -23,8 +23,8 @@ from retrievalkit.mining.filters import Filtered, make_filters, mine_part
 from retrievalkit.mining.options import Mined, MiningOptions
 from retrievalkit.mining.sources import Hits, Search
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import counted
 
 PART = 512
 HITS_AT_ONCE, PART_HITS = 1 << 21, 1 << 19

@@ -21,7 +21,7 @@ from retrievalkit.data.runs import write_run
 from retrievalkit.data.sources import InMemory, fingerprint
 from retrievalkit.errors import ArtifactError, InputError, OptionError, nearest
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.search.options import FusionOptions
 
 if TYPE_CHECKING:

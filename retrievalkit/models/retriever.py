@@ -49,7 +49,7 @@ from retrievalkit.models.pretrained import check_finite, locate_model, model_fin
 from retrievalkit.models.published import WithoutEquivalentError, load_own_weights, own_settings
 from retrievalkit.registry import describe
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.scoring.rule import scores
 
 # On a CPU the hidden states of a batch should fit in its caches.

@@ -20,7 +20,7 @@ from retrievalkit.evaluation.run import Run
 from retrievalkit.indexing.open_indexes import OpenRun, Source
 from retrievalkit.indexing.query_encoders import JoinedEncoders
 from retrievalkit.objects.index import Index
-from retrievalkit.reporting import notebook, notices
+from retrievalkit.reporting import notices
 from retrievalkit.search.fusion import Fusion
 from retrievalkit.search.options import METRIC, HybridOptions
 from retrievalkit.search.searcher import HITS, Searcher
@@ -153,11 +153,6 @@ class Hybrid(Searching):
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"Hybrid([{', '.join(map(repr, self.parts))}]{options})"
-
-    def _repr_html_(self) -> str:
-        options = ", ".join(f"{name} {value}" for name, value in self.options.items())
-        tuned = [] if self.tuned is None else [f"tuned: {self.tuned.metric} {self.tuned.best.value:.4f}"]
-        return notebook.lines(f"Hybrid {self.name}", [options, *map(repr, self.parts), *tuned])
 
 
 def _part(index: Any) -> Index | Run:

@@ -22,8 +22,7 @@ from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.open_indexes import open_recorded_corpus, state_of
 from retrievalkit.indexing.options import Count, ModelOptions, Precision, VectorOptions
-from retrievalkit.reporting import notebook
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.search.options import OpenOptions
 from retrievalkit.search.searcher import Searcher, opened
 from retrievalkit.search.searching import Searching
@@ -457,9 +456,3 @@ class Index(Searching):
 
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {self.indexer}, {counted(len(self), 'texts')})"
-
-    def _repr_html_(self) -> str:
-        model = self.manifest.get("checkpoint", {}).get("path")
-        counts = ", ".join(f"{name.replace('_', ' ')}: {value:,}" for name, value in self.manifest["counts"].items())
-        lines = [f"indexer {self.indexer}; {counts}", *([f"encoded by {model}"] if model else [])]
-        return notebook.lines(f"Index {self.folder}", lines)

@@ -22,7 +22,6 @@ from retrievalkit.indexing.vectors import Vectors
 from retrievalkit.models import retriever as program
 from retrievalkit.models.checkpoint import note_untrained_dimensions
 from retrievalkit.models.opening import open_retriever
-from retrievalkit.reporting import notebook
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,3 @@ class Retriever:
 
     def __repr__(self) -> str:
         return f"Retriever.load({self.source!r})"
-
-    def _repr_html_(self) -> str:
-        parts = [f"{kind} {self.model.description[kind]['name']}" for kind in ("encoder", "pooler")]
-        return notebook.lines(f"Retriever {self.source}", [", ".join(parts), f"on {self.model.device}"])

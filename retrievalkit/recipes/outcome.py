@@ -14,8 +14,8 @@ from retrievalkit.data.records import json_lines
 from retrievalkit.errors import ArtifactError, DataError
 from retrievalkit.recipes.results import Results
 from retrievalkit.recipes.settings import flatten
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import text_table
+from retrievalkit.reporting.terminal import counted
 
 # Figures include the values of each query.
 _FIGURES_BYTES = 1 << 30

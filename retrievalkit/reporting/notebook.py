@@ -10,11 +10,6 @@ from retrievalkit.reporting.page import render
 _PAGE = "notebook.html.j2"
 
 
-def lines(title: str, texts: Sequence[str]) -> str:
-    """Render a title, and a line per text."""
-    return render(_PAGE, title=title, texts=texts)
-
-
 def hits(title: str, results: Sequence[Any]) -> str:
     """Render hits (`rk.Hit`) with matching words highlighted, and explanations of their scores."""
     return render(_PAGE, title=title, hits=results, texts=[])

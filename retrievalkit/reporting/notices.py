@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from retrievalkit.errors import InputError
-from retrievalkit.reporting.counts import counted
-from retrievalkit.reporting.terminal import printable, say
+from retrievalkit.reporting.terminal import counted, printable, say
 
 _DISTINCT = 1 << 17
 _SHOWN = 3

@@ -88,7 +88,8 @@ class Tabular:
         """Convert to an Arrow table, also for polars and `datasets`: `polars.from_arrow`, `datasets.Dataset`."""
         import pyarrow
 
-        return pyarrow.Table.from_pandas(self.to_pandas(), preserve_index=False)
+        table = self.to_pandas()
+        return pyarrow.Table.from_pandas(table.reset_index() if table.index.name else table, preserve_index=False)
 
 
 class Table(list[dict[str, Any]], Tabular):

@@ -1,4 +1,4 @@
-"""Safe printing of untrusted text: titles, ids and file names cannot move the cursor or reverse a line."""
+"""Words of messages, and safe printing of untrusted text: no title or file name can move the cursor."""
 
 from __future__ import annotations
 
@@ -42,3 +42,9 @@ def holds_credentials(text: str) -> bool:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def counted(number: int, plural: str) -> str:
+    """Format a number with its noun: "1 query", "2 queries"."""
+    singular = re.sub(r"(?<=ss|.x)es$|s$", "", re.sub(r"ies$", "ys", plural))
+    return f"{number:,} {singular if number == 1 else plural}"

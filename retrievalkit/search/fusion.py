@@ -24,7 +24,7 @@ from retrievalkit.contracts import Candidates, FusionMethod
 from retrievalkit.data.runs import Ranking
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.registry.component_options import read_call
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.search.options import Missing, Normalization, RankConstant
 
 Scores = NDArray[np.float64]

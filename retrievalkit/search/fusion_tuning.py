@@ -22,9 +22,8 @@ from retrievalkit.data.runs import Run
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.evaluation.measures import mean, metric_names, open_metric
 from retrievalkit.evaluation.metrics import per_query
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.reporting.terminal import printable
+from retrievalkit.reporting.terminal import counted, printable
 from retrievalkit.search.fusion import RRF_K, Fusion, Scores
 from retrievalkit.search.options import METRIC, Normalization
 from retrievalkit.search.searcher import Searcher, batches

@@ -18,10 +18,9 @@ from retrievalkit.data.fields import Value
 from retrievalkit.data.runs import write_run
 from retrievalkit.data.same_text import FORMS
 from retrievalkit.data.snippets import _COMMON, matches, snippet
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import PAGES, write_page
 from retrievalkit.reporting.page import render as render_page
-from retrievalkit.reporting.terminal import printable
+from retrievalkit.reporting.terminal import counted, printable
 from retrievalkit.storage import write_json
 
 if TYPE_CHECKING:

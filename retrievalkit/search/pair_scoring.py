@@ -36,9 +36,8 @@ from retrievalkit.models.backends import resolve_backend
 from retrievalkit.models.precision import Precision, default_device, resolve_precision
 from retrievalkit.models.rerankers import open_reranker, score_pairs
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
-from retrievalkit.reporting.terminal import say
+from retrievalkit.reporting.terminal import counted, say
 from retrievalkit.search.rerank import DEPTH, RerankOptions
 
 WINDOW = 4_096

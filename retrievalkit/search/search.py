@@ -27,9 +27,8 @@ from retrievalkit.data.runs import Hits, write_run
 from retrievalkit.data.same_text import normal_form
 from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import PAGES
-from retrievalkit.reporting.terminal import printable, printable_json, say
+from retrievalkit.reporting.terminal import counted, printable, printable_json, say
 from retrievalkit.search.options import METRIC, DocumentOptions, HybridOptions, OpenOptions
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from retrievalkit.indexing.open_indexes import (
 from retrievalkit.indexing.query_encoders import EncodedBatch, Encoders, QueryBatch
 from retrievalkit.registry.component_options import convert
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.progress import ProgressBar
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
 

@@ -33,8 +33,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from retrievalkit import storage
 from retrievalkit.errors import ArtifactError, RetrievalkitError
 from retrievalkit.models.pretrained import load_weights, save_weights
-from retrievalkit.reporting.counts import counted
-from retrievalkit.reporting.terminal import say
+from retrievalkit.reporting.terminal import counted, say
 from retrievalkit.storage import NEGATIVES
 from retrievalkit.storage.schemas import File, InnerName
 from retrievalkit.training.selection import BEST, SELECTION

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from retrievalkit import registry
-from retrievalkit.contracts import Loss, LossValue, Progress, Representation
+from retrievalkit.contracts import Loss, LossValue
 from retrievalkit.errors import OptionError, nearest
 from retrievalkit.models.retriever import Retriever
 
@@ -45,17 +45,9 @@ class LossSum(Loss):
         self.losses = nn.ModuleList(losses.values())
         self.needs_teacher = any(loss.needs_teacher for loss in losses.values())
 
-    def forward(
-        self,
-        queries: Representation,
-        documents: Representation,
-        positives: Tensor,
-        progress: Progress,
-        ignore: Tensor | None = None,
-        teacher: Tensor | None = None,
-    ) -> LossValue:
+    def forward(self, *batch: Any, **optional: Any) -> LossValue:
         """Return the sum and all terms; a term name shared by two losses becomes LOSS.TERM."""
-        values = [loss(queries, documents, positives, progress, ignore, teacher) for loss in self.losses]
+        values = [loss(*batch, **optional) for loss in self.losses]
         seen = Counter(term for value in values for term in value.terms)
         terms = {
             term if seen[term] == 1 else f"{name}.{term}": number

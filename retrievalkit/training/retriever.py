@@ -23,8 +23,7 @@ from retrievalkit.models.batches import MOST_TEXTS, TokenLimit, token_budget_bat
 from retrievalkit.models.precision import autocast, default_device, resolve_precision
 from retrievalkit.models.retriever import CPU_BATCH_TOKENS, tokenize
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
-from retrievalkit.reporting.terminal import say
+from retrievalkit.reporting.terminal import counted, say
 from retrievalkit.training import selection
 from retrievalkit.training.collective import ALONE, Collective, GradientSum, divide
 from retrievalkit.training.dry_run import dry_run, first_draws

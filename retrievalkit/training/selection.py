@@ -33,8 +33,7 @@ from retrievalkit.models.precision import Precision
 from retrievalkit.models.pretrained import save_weights
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
-from retrievalkit.reporting.terminal import say
+from retrievalkit.reporting.terminal import counted, say
 from retrievalkit.scoring import scores
 from retrievalkit.training.collective import ALONE, Collective
 from retrievalkit.training.options import ExampleOptions

@@ -14,7 +14,7 @@ from functools import partial
 
 from retrievalkit.contracts.declarations import command
 from retrievalkit.registry.modules import large_imports
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.storage import Folder
 from retrievalkit.training.options import TrainOptions
 

@@ -60,8 +60,6 @@ def test_texts_of_strangers_are_texts():
     run = rk.Run({ATTACK: {ATTACK: 1.0}, "q": {"d": 1.0}}, ATTACK)
     assert "img" not in read(run).seen
     read(run.evaluate({ATTACK: {ATTACK: 1}}))
-    example = {"query_id": "q", "query": ATTACK, "positives": [ATTACK], "negatives": []}
-    assert "img" not in read(rk.Examples([example])).seen
 
 
 def test_every_object_has_html(dense, both, model, tiny_collection):
@@ -69,8 +67,9 @@ def test_every_object_has_html(dense, both, model, tiny_collection):
     other = rk.Run({query: dict(hits[1:]) for query, hits in run.items()}, "other")
     compared = rk.compare([run, other], tiny_collection.qrels)
     assert read(compared).seen.count("img") == 2
-    for one in (run, run.evaluate(tiny_collection.qrels), dense, both, model, model.encode_queries(["x"])):
+    for one in (run, run.evaluate(tiny_collection.qrels), compared):
         read(one)
+    for one in (run, dense, both, model, model.encode_queries(["x"])):
         assert "\n" not in repr(one)
     assert list(compared.to_pandas()["run"]) == ["dense", "other"]
     assert list(run.evaluate(tiny_collection.qrels, "RR@10").to_pandas().columns) == ["RR@10"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.table import csv_table, latex_table, markdown_table, text_table
+from retrievalkit.reporting.terminal import counted
 
 ROWS = [["run", "nDCG@10"], ["bm25_k1", "0.4871"], ["a|b", "1.0"]]
 

@@ -20,7 +20,7 @@ from retrievalkit.data.run_forms import is_run_object
 from retrievalkit.data.sources.source import PARTS, Part, Source
 from retrievalkit.errors import DataError, RetrievalkitError, shortlist
 from retrievalkit.reporting import notices
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 from retrievalkit.storage import HeldFile, fingerprint_folder, fingerprint_value, kind_of
 
 _CORPUS_FILES = ("corpus.jsonl", "corpus.tsv", "collection.tsv")

@@ -21,7 +21,7 @@ from retrievalkit.evaluation.metrics import (
     first_ids,
     per_query,
 )
-from retrievalkit.reporting.counts import counted
+from retrievalkit.reporting.terminal import counted
 
 TOP_HITS = 5
 

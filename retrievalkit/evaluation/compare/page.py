@@ -18,9 +18,9 @@ from retrievalkit.data import sources
 from retrievalkit.errors import MissingDependencyError
 from retrievalkit.evaluation.compare.comparison import HEADER, NUMERIC, Comparison, Difference, Mean, judgement
 from retrievalkit.evaluation.compare.plot import Picture, draw_differences, draw_means
-from retrievalkit.reporting.counts import counted
 from retrievalkit.reporting.page import PAGES, render, write_page
 from retrievalkit.reporting.table import csv_table, latex_table, markdown_table
+from retrievalkit.reporting.terminal import counted
 
 PAGE = "compare.html"
 _TABLES = {".csv": csv_table, ".md": markdown_table, ".tex": latex_table}

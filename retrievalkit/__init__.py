@@ -32,7 +32,7 @@ _NAMES = {
     "data.passage_parts": ["Document"],
     "evaluation.compare.compare": ["compare"],
     "evaluation.compare.comparison": ["Comparison"],
-    "evaluation.evaluation": ["Evaluation"],
+    "evaluation.results": ["Evaluation"],
     "evaluation.run": ["Run"],
     "indexing.encode": ["encode"],
     "indexing.index": ["IndexFolder", "index"],

@@ -18,7 +18,7 @@ from retrievalkit.data.example_table import Examples as Examples
 from retrievalkit.data.passage_parts import Document as Document
 from retrievalkit.evaluation.compare.compare import compare as compare
 from retrievalkit.evaluation.compare.comparison import Comparison as Comparison
-from retrievalkit.evaluation.evaluation import Evaluation as Evaluation
+from retrievalkit.evaluation.results import Evaluation as Evaluation
 from retrievalkit.evaluation.run import Run as Run
 from retrievalkit.indexing.encode import encode as encode
 from retrievalkit.indexing.index import IndexFolder as IndexFolder

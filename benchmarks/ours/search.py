@@ -247,7 +247,7 @@ def _token_vectors(data: Path, count: int, queries: int) -> Path:
     import numpy as np
 
     from retrievalkit.data.vectors import VectorStore
-    from retrievalkit.indexing.encoding import encode
+    from retrievalkit.indexing.corpus_encoding import encode
     from retrievalkit.indexing.options import EncodingOptions
 
     folder = data / f"tokens-{count}-{queries}"

@@ -22,7 +22,7 @@ from retrievalkit.errors import InputError, OptionError
 from retrievalkit.reporting import notices
 
 if TYPE_CHECKING:
-    from retrievalkit.evaluation.evaluation import Evaluations
+    from retrievalkit.evaluation.results import Evaluations
 
 METRICS = "nDCG@10 RR@10 R@1000"
 Metrics = Annotated[str | Sequence[str], Flag(metavar="NAMES")]
@@ -96,9 +96,9 @@ def evaluate(options: EvaluateOptions) -> Evaluations:
     from retrievalkit.data.qrels import read_qrels
     from retrievalkit.data.queries import read_queries
     from retrievalkit.data.runs import check_run, open_run
-    from retrievalkit.evaluation.evaluation import Evaluation, Evaluations
-    from retrievalkit.evaluation.measures import check_metrics
+    from retrievalkit.evaluation.metric_names import check_metrics
     from retrievalkit.evaluation.metrics import WithoutSameId
+    from retrievalkit.evaluation.results import Evaluation, Evaluations
 
     if options.split is not None and (options.answers is None or Path(options.answers).is_file()):
         msg = "split has no effect here: it selects among answers in a folder. "

@@ -18,7 +18,7 @@ from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.runs import Columns, Hits, Ties, columns_of
 from retrievalkit.errors import InputError, shortlist
 from retrievalkit.evaluation.evaluate import METRICS, Over
-from retrievalkit.evaluation.measures import (
+from retrievalkit.evaluation.metric_names import (
     IrMeasure,
     RankedQuery,
     computed_by_ir_measures,

@@ -18,7 +18,7 @@ from retrievalkit.reporting.terminal import counted
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from retrievalkit.evaluation.evaluation import Evaluation
+    from retrievalkit.evaluation.results import Evaluation
 
 _SHOWN = 10
 

@@ -34,7 +34,7 @@ from retrievalkit.data.vectors.joined import SHARD_TEXTS
 from retrievalkit.data.vectors.postings import Postings
 from retrievalkit.errors import ArtifactError, InputError, OptionError, UnsupportedError, shortlist
 from retrievalkit.indexing.build import build_index
-from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.corpus_encoding import encode
 from retrievalkit.indexing.open_indexes import open_index, open_recorded_corpus
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.indexing.query_encoders import Encoders

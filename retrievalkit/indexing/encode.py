@@ -41,7 +41,7 @@ class EncodeOptions(EncodingOptions, RayOptions, ReadingOptions, WritingOptions)
 def encode(options: EncodeOptions) -> Folder:
     """Encode TEXTS (a corpus or queries) with MODEL (a checkpoint or a pretrained model)."""
     with large_imports():
-        from retrievalkit.indexing.encoding import encode as program
+        from retrievalkit.indexing.corpus_encoding import encode as program
 
     manifest = program(
         options.model,

@@ -12,7 +12,7 @@ import numpy as np
 from retrievalkit import storage
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import InputError, UnsupportedError
-from retrievalkit.indexing.encoding import EncodedShard
+from retrievalkit.indexing.corpus_encoding import EncodedShard
 from retrievalkit.indexing.options import SHARD_TEXTS
 from retrievalkit.reporting.terminal import counted
 

@@ -90,7 +90,7 @@ def mine_negatives(options: MineOptions) -> Examples:
     OUTPUT.audit.html (and .json) shows dropped and kept hits. A killed command resumes when it is run again.
     """
     from retrievalkit.mining.audit import audit_table
-    from retrievalkit.mining.negatives import mine
+    from retrievalkit.mining.pipeline import mine
 
     if options.corpus is None:
         msg = "there is no corpus to mine. Give the passages: corpus=..."

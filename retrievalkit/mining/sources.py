@@ -162,7 +162,7 @@ class Sources:
         if kind in ("index", "run"):
             return Path(name)
         from retrievalkit.indexing.build import build_index
-        from retrievalkit.indexing.encoding import encode
+        from retrievalkit.indexing.corpus_encoding import encode
         from retrievalkit.indexing.options import EncodingOptions
 
         inputs = [self._fingerprint(name, kind), corpus.fingerprint(), self.precision]

@@ -16,7 +16,7 @@ from retrievalkit.contracts.cluster import RayOptions
 from retrievalkit.contracts.declarations import Place, ReadingOptions, Reads, method
 from retrievalkit.data import inputs
 from retrievalkit.errors import ArtifactError, OptionError, UnsupportedError
-from retrievalkit.indexing.encoding import encode, encoded_shards
+from retrievalkit.indexing.corpus_encoding import encode, encoded_shards
 from retrievalkit.indexing.options import Count, EncodingOptions, ModelOptions, Precision, VectorOptions
 from retrievalkit.indexing.vectors import Vectors
 from retrievalkit.models import retriever as program

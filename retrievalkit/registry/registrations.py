@@ -87,7 +87,7 @@ def register_fusions(register: Register) -> None:
 def register_metrics(register: Register) -> None:
     """Register the built-in metrics."""
     for name, text in METRICS.items():
-        register(name, "retrievalkit.evaluation.measures:IrMeasure", help=text)
+        register(name, "retrievalkit.evaluation.metric_names:IrMeasure", help=text)
 
 
 @hookimpl

@@ -20,7 +20,7 @@ from retrievalkit.data.qrels import Qrels
 from retrievalkit.data.queries import Query, check_queries
 from retrievalkit.data.runs import Run
 from retrievalkit.errors import InputError, OptionError
-from retrievalkit.evaluation.measures import mean, metric_names, open_metric
+from retrievalkit.evaluation.metric_names import mean, metric_names, open_metric
 from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import counted, printable

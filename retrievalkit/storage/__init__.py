@@ -7,15 +7,6 @@ A folder is written next to its final place and renamed at the end, so that it a
 from __future__ import annotations
 
 from retrievalkit.storage.cache import Entry, cache_folder, private_folder, read_entry, write_entry
-from retrievalkit.storage.documents import (
-    check_document,
-    holds,
-    json_problem,
-    loads_json,
-    open_regular,
-    read_document,
-    read_json,
-)
 from retrievalkit.storage.fingerprints import (
     VERIFY,
     describe_file,
@@ -33,6 +24,15 @@ from retrievalkit.storage.integrity import (
     fingerprint_files,
     fingerprint_folder,
     inside,
+)
+from retrievalkit.storage.json_files import (
+    check_document,
+    holds,
+    json_problem,
+    loads_json,
+    open_regular,
+    read_document,
+    read_json,
 )
 from retrievalkit.storage.locks import held
 from retrievalkit.storage.manifest import (

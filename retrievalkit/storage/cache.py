@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from retrievalkit.errors import ArtifactError
-from retrievalkit.storage.documents import check_document, read_json
 from retrievalkit.storage.fingerprints import fingerprint_file, fingerprint_value, verifies
+from retrievalkit.storage.json_files import check_document, read_json
 from retrievalkit.storage.outputs import discard, full_disk_named
 
 _RECORD = "entry.json"

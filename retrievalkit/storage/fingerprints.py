@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from retrievalkit.storage.documents import open_regular
+from retrievalkit.storage.json_files import open_regular
 
 Counter = Callable[[int], None]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.reporting.notices import note
-from retrievalkit.storage.documents import check_document, read_json
+from retrievalkit.storage.json_files import check_document, read_json
 from retrievalkit.storage.outputs import MANIFEST, write_json
 from retrievalkit.storage.places import absolute
 

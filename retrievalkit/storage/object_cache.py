@@ -23,9 +23,9 @@ from filelock import FileLock
 
 from retrievalkit.errors import ArtifactError
 from retrievalkit.storage.cache import cache_folder, required_folder
-from retrievalkit.storage.documents import read_document
 from retrievalkit.storage.fingerprints import Counter, describe_file, fingerprint_value
 from retrievalkit.storage.integrity import for_each_file, is_inner_name
+from retrievalkit.storage.json_files import read_document
 from retrievalkit.storage.manifest import kind_of, read_manifest
 from retrievalkit.storage.outputs import MANIFEST, discard, full_disk_named
 from retrievalkit.storage.places import ADDRESSES, is_address

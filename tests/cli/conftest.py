@@ -18,7 +18,7 @@ def materials(tmp_path_factory, tiny_model, tiny_collection):
     from retrievalkit_pretrain import pretraining  # noqa: F401
 
     from retrievalkit.evaluation.compare import page  # noqa: F401
-    from retrievalkit.mining import negatives as mining  # noqa: F401
+    from retrievalkit.mining import pipeline  # noqa: F401
     from retrievalkit.search import fusion_tuning  # noqa: F401
     from retrievalkit.training import reranker, retriever  # noqa: F401
 

@@ -17,7 +17,7 @@ from retrievalkit import storage
 from retrievalkit.cli.main import main
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import ArtifactError
-from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.corpus_encoding import encode
 from retrievalkit.indexing.options import EncodingOptions
 from s3_server import client, objects, put, serving
 

@@ -18,7 +18,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, OptionError, UnknownNameError
 from retrievalkit.evaluation.evaluate import evaluate as command
-from retrievalkit.evaluation.measures import IrMeasure, mean, metric_names
+from retrievalkit.evaluation.metric_names import IrMeasure, mean, metric_names
 from retrievalkit.evaluation.metrics import per_query
 
 # q1: relevant at rank 2 of 3, another not retrieved; q2: none retrieved; q3: at rank 11; q4: not in the run.

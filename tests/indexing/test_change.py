@@ -21,7 +21,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import Query
 from retrievalkit.errors import ArtifactError, InputError, OptionError
 from retrievalkit.indexing import change as change_module
-from retrievalkit.indexing import encoding
+from retrievalkit.indexing import corpus_encoding
 from retrievalkit.indexing.build import build_index
 from retrievalkit.indexing.change import change_index
 from retrievalkit.indexing.open_indexes import open_index
@@ -73,9 +73,9 @@ def cut_rows(texts, of):
 
 def encoded(model, folder, texts, of=()):
     """An index of texts encoded by a model."""
-    options = encoding.EncodingOptions(pooler="mean", precision="fp32")
+    options = corpus_encoding.EncodingOptions(pooler="mean", precision="fp32")
     corpus, vectors = collection(folder.with_suffix(".jsonl"), texts, of), folder.with_suffix(".vectors")
-    encoding.encode(model, corpus, output=vectors, side="document", options=options)
+    corpus_encoding.encode(model, corpus, output=vectors, side="document", options=options)
     build_index(vectors, output=folder)
     return folder
 
@@ -90,7 +90,7 @@ def test_only_new_and_changed_texts_are_encoded(tiny_model, tiny_collection, tmp
 
     def watched(model, given, **options):
         seen.extend(one.id for one in open_corpus(given))
-        return encoding.encode(model, given, **options)
+        return corpus_encoding.encode(model, given, **options)
 
     monkeypatch.setattr(change_module, "encode", watched)
     for counts in ((len(new), 1, 29), (0, 0, len(texts))):
@@ -124,7 +124,7 @@ def test_texts_under_other_ids_keep_their_vectors(tiny_model, tiny_collection, t
 
     def watched(model, given, **options):
         seen.extend(one.text for one in open_corpus(given))
-        return encoding.encode(model, given, **options)
+        return corpus_encoding.encode(model, given, **options)
 
     monkeypatch.setattr(change_module, "encode", watched)
     outcome = change_index(index, add=collection(tmp_path / "b.jsonl", after), mirror=True)

@@ -16,7 +16,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.vectors import VectorStore, VectorWriter
 from retrievalkit.errors import InputError
-from retrievalkit.indexing import encoding as program
+from retrievalkit.indexing import corpus_encoding as program
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.storage import partial_folder, read_manifest
 

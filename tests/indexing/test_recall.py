@@ -15,7 +15,7 @@ from retrievalkit.cli import main
 from retrievalkit.errors import ArtifactError, UnsupportedError
 from retrievalkit.indexing import recall
 from retrievalkit.indexing.build import build_index
-from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.corpus_encoding import encode
 from retrievalkit.indexing.indexers.flat import Flat
 from vector_folders import write as write_store
 

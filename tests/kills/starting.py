@@ -42,10 +42,10 @@ def preload():
     import torch
 
     import retrievalkit.evaluation.compare.page
-    import retrievalkit.evaluation.evaluation
+    import retrievalkit.evaluation.results
     import retrievalkit.indexing.build
-    import retrievalkit.indexing.encoding
-    import retrievalkit.mining.negatives
+    import retrievalkit.indexing.corpus_encoding
+    import retrievalkit.mining.pipeline
     import retrievalkit.recipes.run
     import retrievalkit.search.fusion_tuning
     import retrievalkit.search.pair_scoring

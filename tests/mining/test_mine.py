@@ -250,7 +250,7 @@ def test_a_checkpoint_and_its_index_and_run_give_the_same_negatives(tiny, mine_t
 
 
 def test_interrupted_mining_reuses_its_vectors(tiny, mine_tiny, tmp_path, monkeypatch):
-    import retrievalkit.indexing.encoding
+    import retrievalkit.indexing.corpus_encoding
     from retrievalkit.search.searcher import Searcher
 
     ask = Searcher.ask
@@ -264,7 +264,7 @@ def test_interrupted_mining_reuses_its_vectors(tiny, mine_tiny, tmp_path, monkey
         mine_tiny(tiny / "c-mean")
     assert not (tmp_path / "out.jsonl").exists()
     monkeypatch.setattr(Searcher, "ask", ask)
-    monkeypatch.setattr(retrievalkit.indexing.encoding, "encode", interrupted)
+    monkeypatch.setattr(retrievalkit.indexing.corpus_encoding, "encode", interrupted)
     assert list(mine_tiny(tiny / "c-mean")) == rows
     assert {path.name.partition(".jsonl")[0] for path in tmp_path.iterdir()} == {"whole", "out"}
 

@@ -14,8 +14,8 @@ import retrievalkit as rk
 from killed_processes import forks, in_another_process, kill_at_call
 from retrievalkit.data.examples import Example, read_examples, write_examples
 from retrievalkit.data.runs import write_run
-from retrievalkit.mining import negatives
 from retrievalkit.mining import parts as mining
+from retrievalkit.mining import pipeline
 from retrievalkit.mining.audit import distribution
 
 QUESTIONS = 40
@@ -86,8 +86,8 @@ MOMENTS = {
     "after the fourth part, between two searches": lambda: kill_at_call(mining.MinedParts, "write", 4, after=True),
     "after the sixth part": lambda: kill_at_call(mining.MinedParts, "write", 6, after=True),
     "while a part is written": lambda: kill_at_call(os, "replace", 3),
-    "while the examples are written": lambda: kill_at_call(negatives, "write_examples", 1),
-    "while the audit is written": lambda: kill_at_call(negatives, "audit_page", 1),
+    "while the examples are written": lambda: kill_at_call(pipeline, "write_examples", 1),
+    "while the audit is written": lambda: kill_at_call(pipeline, "audit_page", 1),
 }
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from retrievalkit.cli import main
 from retrievalkit.data.vectors import VectorStore
 from retrievalkit.errors import UnsupportedError
-from retrievalkit.indexing.encoding import _in_half
+from retrievalkit.indexing.corpus_encoding import _in_half
 from retrievalkit.models.retriever import Retriever
 from retrievalkit.storage import read_manifest
 

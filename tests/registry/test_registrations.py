@@ -16,7 +16,7 @@ from retrievalkit import registry
 from retrievalkit.cli import main
 from retrievalkit.contracts import Judged
 from retrievalkit.errors import OptionError, PluginError
-from retrievalkit.evaluation.measures import IrMeasure, open_metric
+from retrievalkit.evaluation.metric_names import IrMeasure, open_metric
 from retrievalkit.evaluation.metrics import per_query
 from retrievalkit.models.rerankers import open_reranker
 from retrievalkit.recipes.files import find_recipe

@@ -22,7 +22,7 @@ from retrievalkit.contracts import Representation
 from retrievalkit.data.vectors import VectorWriter
 from retrievalkit.errors import ArtifactError, RetrievalkitError
 from retrievalkit.indexing.build import build_index
-from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.corpus_encoding import encode
 from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.models.retriever import Retriever

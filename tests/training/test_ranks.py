@@ -19,7 +19,7 @@ from retrievalkit.data.corpus import open_corpus
 from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError, RetrievalkitError
-from retrievalkit.indexing import encoding
+from retrievalkit.indexing import corpus_encoding
 from retrievalkit.indexing.build import build_index
 from retrievalkit.models.cross_encoder import CrossEncoder
 from retrievalkit.reporting import notices
@@ -165,8 +165,8 @@ def commands(tiny_model, tiny_collection, examples, tmp_path, monkeypatch):
     monkeypatch.setattr(searcher, "BATCH_QUERIES", 16)
     monkeypatch.setattr(pair_scoring, "WINDOW", 32)
     corpus, queries = tiny_collection.corpus, tiny_collection.queries
-    options = encoding.EncodingOptions(shard_texts=8)
-    encoding.encode(tiny_model, corpus, side="document", output=tmp_path / "vectors", options=options)
+    options = corpus_encoding.EncodingOptions(shard_texts=8)
+    corpus_encoding.encode(tiny_model, corpus, side="document", output=tmp_path / "vectors", options=options)
     build_index(tmp_path / "vectors", output=tmp_path / "index")
     with write_folder(tmp_path / "reranker") as staging:
         CrossEncoder.create(tiny_model, seed=1).save(staging)
@@ -210,15 +210,15 @@ def test_a_killed_encoding_continues_after_the_shards_it_has_written(commands, t
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     output = tmp_path / "output"
 
-    def slow(*arguments, original=encoding._Job.without_failing):
+    def slow(*arguments, original=corpus_encoding._Job.without_failing):
         time.sleep(0.2)
         return original(*arguments)
 
     def killed():
         if join().rank == 1:
-            kill_at_call(encoding._Job, "without_failing", 2)
+            kill_at_call(corpus_encoding._Job, "without_failing", 2)
         else:
-            encoding._Job.without_failing = slow
+            corpus_encoding._Job.without_failing = slow
         rkit(*commands["encode"], "--output", output)
 
     for one in start(killed, tmp_path, 2):

@@ -21,7 +21,7 @@ from retrievalkit.data.queries import read_queries
 from retrievalkit.data.runs import write_run
 from retrievalkit.errors import DataError, InputError
 from retrievalkit.indexing.build import build_index
-from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.corpus_encoding import encode
 from retrievalkit.indexing.open_indexes import open_index
 from retrievalkit.indexing.options import EncodingOptions
 from retrievalkit.mining import sources as mining_sources
@@ -95,7 +95,7 @@ def test_a_killed_command_continues_after_its_last_shard(cluster, tiny_model, ma
     output = tmp_path / "cluster"
     script = f"""
 from retrievalkit.contracts.cluster import ClusterOptions
-from retrievalkit.indexing.encoding import encode
+from retrievalkit.indexing.corpus_encoding import encode
 from retrievalkit.indexing.options import EncodingOptions
 encode({str(tiny_model)!r}, {str(many)!r}, side="document", output={str(output)!r},
        options=EncodingOptions(shard_texts=64), cluster=ClusterOptions(ray={cluster.address!r}))

@@ -76,7 +76,7 @@ def compare(options: CompareOptions) -> Comparison:
     from retrievalkit.evaluation.compare.comparison import Comparison, compare_metric
     from retrievalkit.evaluation.compare.contender import add_rankings, measure
     from retrievalkit.evaluation.compare.page import check_output, write
-    from retrievalkit.evaluation.measures import check_metrics
+    from retrievalkit.evaluation.metric_names import check_metrics
     from retrievalkit.evaluation.metrics import PerQuery, first_ids
 
     if len(options.runs) < 2:

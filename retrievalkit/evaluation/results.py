@@ -12,7 +12,7 @@ from retrievalkit.data.queries import Query
 from retrievalkit.data.runs import Hits
 from retrievalkit.errors import InputError
 from retrievalkit.evaluation.evaluate import Conventions
-from retrievalkit.evaluation.measures import IrMeasure, mean, metric_names, open_metric
+from retrievalkit.evaluation.metric_names import IrMeasure, mean, metric_names, open_metric
 from retrievalkit.evaluation.metrics import PerQuery, PossibleMistakes, first_ids, per_query, too_deep
 from retrievalkit.reporting import notebook
 from retrievalkit.reporting.table import Tabular, text_table

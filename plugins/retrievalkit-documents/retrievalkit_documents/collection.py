@@ -65,7 +65,7 @@ from retrievalkit.data.corpus import Corpus, Passage, open_corpus, write_corpus
 from retrievalkit.data.files import existing, fingerprint
 from retrievalkit.data.same_text import PLAIN
 from retrievalkit.errors import ArtifactError, InputError, OptionError, shortlist
-from retrievalkit.reporting.notices import show
+from retrievalkit.reporting.notices import note, show
 from retrievalkit_documents.cutting import Cutter, cutter
 from retrievalkit_documents.folder import Difference, File, Reader, Row, State, read, rows_of
 from retrievalkit_documents.report import Synced
@@ -556,6 +556,12 @@ class Collection:
             chosen = {"language": language} if language else {}
             built = rk.index(passages, indexer="bm25", output=place, overwrite=exists, indexer_options=chosen).manifest
             synced.count(built["counts"]["texts"] * (not exists), 0, 0, 0, 0)
+            spoken = built["indexer"]["options"].get("language", "en")
+            if model is None and self._home == self.path and kind_of(self._dense) != "index" and spoken != "en":
+                note(
+                    f"the default model, {_MODEL}, was trained on English, and the texts have the language {spoken}: "
+                    f"they are found by words, and badly by meaning. Sync to a new name, with a multilingual --model."
+                )
             return
         added = changed = encoded = 0
         if name != "bm25":

@@ -12,6 +12,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 from document_folders import CITIES, rkit, write
+from retrievalkit_documents import collection as collection_module
 from retrievalkit_testing import tiny_model
 
 import retrievalkit as rk
@@ -318,6 +319,15 @@ def test_the_language_is_detected_kept_and_set(docs, tiny_model, tmp_path):
     rkit(*synced)
     assert state() == ("de", 2)
     assert "no bm25 index" in rkit("sync", docs, place / "dense", "--language", "de", code=2)
+
+
+def test_the_default_model_reads_english_which_is_noted_for_other_languages(docs, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(collection_module, "default_model", lambda: str(tiny_model))
+    shutil.rmtree(docs)
+    write(docs / "a.txt", "Die alten Häuser am Hafen wurden im letzten Sommer an Kaufleute aus dem Norden verkauft.")
+    with pytest.raises(InputError, match="trained on English, and the texts have the language de"):
+        rk.sync(docs, tmp_path / "index", language="de", strict=True)
+    rk.sync(docs, tmp_path / "english", language="en", strict=True)
 
 
 def test_a_collection_inside_its_folder_is_no_part_of_it(docs, tiny_model, monkeypatch):

@@ -203,7 +203,7 @@ SMALL = {
     r"\bCHECKPOINT\b": "checkpoint",
     r"\bINDEX\b": "dense",
     r"\bDIR\b": "exported",
-    r"\b(distil)?bert-base-uncased\b|\bMODEL\b": "{tiny_model}",
+    r"\b(distil)?bert-base-uncased\b|\bMODEL\b|(?<=--model )(intfloat|sentence-transformers)/\S+": "{tiny_model}",
     r"layers=10,12": "layers=1,2",
     r"--pooler dense_sparse": "--pooler dense_sparse --set pooler.top_k=32",
     r"--pooler aggretriever": "--pooler aggretriever --set pooler.agg_dim=64",
@@ -217,7 +217,7 @@ SMALL = {
 # recipes, whose plans another test prints.
 NOT_RUN = re.compile(
     r"^(serve|run) |--ray|s3://|--interactive|--watch|uri=|milvus\.|castorini|/shared/|hard-negatives|impact|irds:|USER/NAME"
-    r"|--to (sparse|pylate|onnx)"
+    r"|--to (sparse|pylate|onnx)|--precision int8|--backend"
 )
 
 

@@ -82,6 +82,8 @@ from retrievalkit_testing.conforming import targets_of
 
 APPROXIMATE = {"impact": {"recall": 0.99}, "lucene_hnsw": {"recall": 0.7}}
 for target in targets_of(sys.argv[1]):
+    if target.name == "irds":  # its data sets are on the network
+        continue
     settings = {**target.settings, **APPROXIMATE.get(target.name, {})}
     target.kit.report(target.name, examples=4, **settings).check()
     print(target.label)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,8 @@ class Cut:
     @property
     def record(self) -> dict[str, Any]:
         """Its values, except for unknown and empty ones."""
-        return {name: value for name, value in asdict(self).items() if value or (name == "start" and value is not None)}
+        values = ((name, getattr(self, name)) for name in self.__slots__)
+        return {name: value for name, value in values if value or (name == "start" and value is not None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class Corpus:
         return [passage.id for passage in self]
 
     @property
-    def _modified(self) -> bool:
+    def modified(self) -> bool:
         """True if the files that were opened have been modified in place since."""
         return tuple(map(stamp, self._files)) != self._stamps
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from operator import itemgetter
 from textwrap import dedent
 
 SNIPPET_WORDS = 30
 
 _SHORTEST_STEM = 4
 
-_WORD, _INDENT = re.compile(r"\w+"), re.compile(r"[ \t]*")
-_PIECE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff]{1,6}|\S{1,60}")
+_INDENT = re.compile(r"[ \t]*")
+_PAIRED = "\u2e80-\u2fff\u3005-\u3007\u30a1-\u30fa\u30fc-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_HIRAGANA, _ALPHABETIC = "\u3041-\u309f", "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_UNSPACED = f"{_PAIRED}{_HIRAGANA}{_ALPHABETIC}"  # Chinese, katakana, hiragana; Thai, Lao, Burmese, Khmer
+_WORD, _SIGN = re.compile(rf"[^\W{_UNSPACED}]+"), re.compile(f"[{_UNSPACED}]")
+_RUN = re.compile(rf"([{_PAIRED}]+)|([{_HIRAGANA}]{{1,3}})(?![{_HIRAGANA}])|[{_HIRAGANA}]+|[{_ALPHABETIC}]+")
+_PIECE = re.compile(rf"[{_UNSPACED}\u3000-\u303f]{{1,6}}|\S{{1,60}}")
 """A word, at most 60 characters of it; in scripts without spaces, a few signs."""
 
 _COMMON = frozenset(
@@ -28,8 +35,9 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
     Ties go to the middle window, so that the matching words have context on both sides.
     """
     pieces = [match.span() for match in _PIECE.finditer(text)]
-    key = _matcher(query, frozenset(terms))
-    stems = [{stem for word in _WORD.findall(text[a:b]) if (stem := key(word))} for a, b in pieces]
+    stems: list[set[str]] = [set() for _ in pieces]
+    for start, _, stem in _marks(text, query, terms):
+        stems[bisect(pieces, start, key=itemgetter(0)) - 1].add(stem)
     weights = _weights(stems, words) or [(0, 0)]
     first = last = weights.index(max(weights))
     while any(weights[first]) and weights[last + 1 : last + 2] == [weights[first]]:
@@ -47,18 +55,38 @@ def snippet(text: str, query: str, words: int = SNIPPET_WORDS, terms: Sequence[s
 
 
 def matches(text: str, query: str, terms: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
-    """Return the positions of the words in a text that match the query or its terms, by stem."""
-    key = _matcher(query, frozenset(terms))
-    return tuple(match.span() for match in _WORD.finditer(text) if key(match[0]))
+    """Return the positions of the words in a text that match the query or its terms, by stem.
+
+    In scripts without spaces, the positions of the signs that the query has in the same order.
+    """
+    spans: list[tuple[int, int]] = []
+    for start, end, _ in _marks(text, query, terms):
+        start, end = (spans[-1][0], max(end, spans.pop()[1])) if spans and start <= spans[-1][1] else (start, end)
+        spans.append((start, end))
+    return tuple(spans)
+
+
+def _marks(text: str, query: str, terms: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Return the positions of the matching words and signs, with what they match."""
+    key, grams = _matcher(query, frozenset(terms))
+    words = [(*word.span(), stem) for word in _WORD.finditer(text) if (stem := key(word[0]))]
+    return sorted(words + [(*gram.span(1), gram[1]) for gram in grams.finditer(text)]) if grams else words
 
 
 @lru_cache(maxsize=64)
-def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
-    """Return a function: word -> the stem or term that it matches, or ""; cached for hits with the same terms.
+def _matcher(query: str, terms: frozenset[str]) -> tuple[Callable[[str], str], re.Pattern[str] | None]:
+    """Return a function: word -> the stem or term that it matches, or ""; and a pattern of signs. Cached for hits.
 
-    A word matches if its stem is in the query, or if it begins with an index term, which may be a stem.
+    A word matches if its stem is in the query, or if it begins with an index term, which may be a stem. In scripts
+    without spaces, two signs of the query match (of alphabets four), or an index term.
     """
     words = {word.casefold() for word in _WORD.findall(query)}
+    grams, runs = set(filter(_SIGN.search, terms)), list(_RUN.finditer(query))
+    # Short hiragana are particles and endings.
+    for run in [run for run in runs if not run[2]] or runs:
+        size = 2 if run[1] else 4
+        grams |= {run[0][start : start + size] for start in range(max(1, len(run[0]) - size + 1))}
+    signs = re.compile(f"(?=({'|'.join(map(re.escape, sorted(grams, key=len, reverse=True)))}))") if grams else None
     # A query of only common words keeps them all.
     stems = {_stem(word) for word in (words - _COMMON or words)}
     known = {term.casefold() for term in terms} - _COMMON
@@ -74,7 +102,7 @@ def _matcher(query: str, terms: frozenset[str]) -> Callable[[str], str]:
         lengths = range(max(_SHORTEST_STEM, len(word) - 5), len(word))
         return next((word[:end] for end in lengths if word[:end] in known), "")
 
-    return key
+    return key, signs
 
 
 def _weights(stems: Sequence[set[str]], words: int) -> list[tuple[int, int]]:

@@ -62,6 +62,30 @@ def test_words_that_begin_with_a_term_of_the_index_are_marked():
     assert [text[start:end] for start, end in marked] == ["Computing", "eigenvalues", "car"]
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "terms", "marked"),
+    [
+        ("退款政策：申请退款需要三十天。", "如何申请退款？", [], ["退款", "申请退款"]),
+        ("我的猫很可爱", "猫", [], ["猫"]),
+        ("Python3教程：安装Docker", "docker 安装", [], ["安装Docker"]),
+        ("東京タワーの高さは333メートルです。", "東京タワーはどのくらい高いですか", [], ["東京タワー", "高"]),
+        ("私が好きな猫", "猫が好き", [], ["好", "猫"]),
+        ("ひらがなで書く", "ひらがな", [], ["ひらがな"]),
+        ("これです", "です", [], ["です"]),
+        ("กรุงเทพมหานครเป็นเมืองหลวงของไทย", "เมืองหลวงคือกรุงเทพ", [], ["กรุงเทพ", "เมืองหลวง"]),
+        ("มีแมวสองตัว", "แมว", [], ["แมว"]),
+        ("今日は雨が降る", "weather", ["雨"], ["雨"]),
+        ("别的文字", "申请退款", [], []),
+    ],
+)
+def test_scripts_without_spaces_are_marked_by_common_signs(text, query, terms, marked):
+    """Two of Chinese or katakana, four of Thai or hiragana, or terms of the index; a snippet is around them."""
+    assert [text[start:end] for start, end in matches(text, query, terms)] == marked
+    filler = "。" * 400 + "字" * 400
+    if marked:
+        assert max(marked, key=len)[:2] in snippet(f"{filler}{text}{filler}", query, terms=terms)
+
+
 def test_hits_are_described_from_the_corpus():
     corpus = Corpus.of([Passage("a", "Alpha", "the first letter"), Passage("b", "", "second thoughts")])
     found = [(Found("i", 1, 2.0, terms={"thought": 1.0}),), (), (Found("i", 3, 0.5),)]

@@ -319,7 +319,7 @@ class Collection:
         """Open the model that reads the passages; None if there is a text index only."""
         if kind_of(self._dense) != "index":
             return open_retriever(model or default_model())
-        searcher = rk.Index.open(self._dense, model=model, backend="torch").searcher
+        searcher = rk.Index.open(self._dense, model=model).searcher
         (index,) = searcher.indexes
         if not index.needs_encoding:
             return None

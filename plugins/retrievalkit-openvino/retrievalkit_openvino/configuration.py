@@ -52,9 +52,9 @@ class Encoded(NamedTuple):
     encodings: list[Encoding]
 
     def __getitem__(self, name: Any) -> Any:
-        """The ids of each text, as "input_ids"."""
-        assert name == "input_ids", name
-        return [encoding.ids for encoding in self.encodings]
+        """The tokens of each text: their ids as "input_ids", their positions in the text as "offset_mapping"."""
+        assert name in ("input_ids", "offset_mapping"), name
+        return [encoding.ids if name == "input_ids" else encoding.offsets for encoding in self.encodings]
 
 
 class FastTokenizer:

@@ -73,6 +73,9 @@ def assert_equal(compiled, usual):
     for side in ("query", "document"):
         tokens = usual.tokenize(TEXTS, side)
         assert compiled.tokenize(TEXTS, side) == tokens
+        texts, options = [text for _, text in TEXTS], {"add_special_tokens": False, "return_offsets_mapping": True}
+        offsets = [encoder.tokenizer(texts, **options)["offset_mapping"] for encoder in (compiled, usual)]
+        assert offsets[0] == offsets[1]
         batch = usual.collate(tokens, side)
         assert torch.equal(compiled.collate(tokens, side).special_mask, batch.special_mask)
         layers = range(usual.info.layers + 1)

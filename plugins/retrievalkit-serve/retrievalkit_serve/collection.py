@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -73,6 +74,13 @@ class Texts:
         corpus.counts_empty = False  # `rkit index` reported them
         corpus.missing([""])
 
+    @property
+    def current(self) -> bool:
+        """True if the corpus has not changed since it was read."""
+        with suppress(OSError):
+            return not self._warned and not self.corpus.modified
+        return False
+
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:
         """Return the passages with these ids; unknown ids are skipped."""
         return self._read(lambda: self.corpus.find(ids)) or {}
@@ -115,11 +123,12 @@ class Collection:
     Args:
         options: The options of the service.
         generation: Number of this collection, from 1.
-        before: Previous collection, whose models are reused if they have not changed.
+        before: Previous collection, whose models and texts are reused if they have not changed.
 
     Attributes:
         state: The state of the folders before they were opened.
         deepest: Maximum number of hits of each index to fuse.
+        nonsense: Limits of the scores of made-up words, by index; until `calibrate`, those of the previous collection.
 
     Raises:
         InputError: An index is missing or damaged or comes from another model, or an option is invalid.
@@ -137,16 +146,26 @@ class Collection:
             self.encoders.adopt(before.encoders)
         self.indexes = dict(zip(self._all.labels, self._all.indexes, strict=True))
         self.fusion = options.fused(len(self._all.sources), self._all.identities)
-        self._texts_of = self._open_texts()
+        self._shared: dict[Any, Texts] = {}
+        self._texts_of = self._open_texts({} if before is None else before._shared)
         self._searchers: dict[tuple[str, ...], Searcher] = {tuple(self.indexes): self._all}
         for index in self.indexes.values():
             if index.needs_encoding:
                 self.encoders.of(index)
+        self.nonsense: dict[str, float] = {}
+        if before is not None:
+            models = {label: index.checkpoint for label, index in before.indexes.items()}
+            same = {label for label, index in self.indexes.items() if models.get(label) == index.checkpoint}
+            self.nonsense = {label: limit for label, limit in before.nonsense.items() if label in same}
 
-    def _open_texts(self) -> dict[str, Texts]:
+    def calibrate(self) -> None:
+        """Set the limits of the scores of made-up words by searching for them."""
+        self.nonsense = scores_of_nonsense(self._all)
+
+    def _open_texts(self, before: Mapping[Any, Texts]) -> dict[str, Texts]:
         """Open the texts of each index, by its name; indexes of the same corpus share them."""
         by_label: dict[str, Texts] = {}
-        shared: dict[Any, Texts] = {}
+        shared = self._shared
         for label, index in self.indexes.items():
             entry = index.manifest.get("corpus")
             key = None if self._options.corpus is not None or entry is None else entry["fingerprint"]
@@ -155,7 +174,10 @@ class Collection:
                 corpus = open_texts(alone, self._options.corpus)
                 if corpus is None:
                     continue
-                shared[key] = Texts(corpus)
+                known = None if key is None else before.get(key)
+                if known is None or known.corpus.source != corpus.source or not known.current:
+                    known = Texts(corpus)
+                shared[key] = known
             by_label[label] = shared[key]
         return by_label
 
@@ -193,11 +215,6 @@ class Collection:
     def facets(self) -> dict[str, list[tuple[Any, int]]]:
         """Fields with few distinct values: each value with its number of texts."""
         return facets(self._all)
-
-    @cached_property
-    def nonsense(self) -> dict[str, float]:
-        """Limits of the scores of made-up words, by index."""
-        return scores_of_nonsense(self._all)
 
     def choose(self, labels: Sequence[str] | None = None, options: HybridOptions | None = None) -> Choice:
         """Resolve the indexes and fusion of a request; by default all indexes, with the service's options.

@@ -61,6 +61,7 @@ class Service:
         self.options = options
         self.metrics = Metrics()
         self.collection = _open_collection(options)
+        self.collection.calibrate()
         self.notes = self.collection.state.notes
         self.on_reload: list[Callable[[], None]] = []
         self.reranker: RerankTask | None = None
@@ -277,6 +278,8 @@ class Service:
         self._show_collection()
         for function in self.on_reload:
             function()
+        # Hits of the new texts need not wait for it.
+        await asyncio.to_thread(collection.calibrate)
 
     async def reload_and_print(self) -> None:
         """Reload, and print the result to standard error."""
@@ -403,8 +406,10 @@ def _open_collection(options: ServeOptions, generation: int = 1, before: Collect
             f"again: rkit sync FOLDER {place}"
         )
         raise ArtifactError(msg)
-    SearchTask(collection, collection.choose(), HITS_TO_READ).run([QueryItem(collection.sample())])
-    _ = collection.examples, collection.facets, collection.nonsense
+    # An explanation may encode each sentence of the hits: only new models need it.
+    query = QueryItem(collection.sample(), why=before is None)
+    SearchTask(collection, collection.choose(), HITS_TO_READ).run([query])
+    _ = collection.examples, collection.facets
     return collection
 
 

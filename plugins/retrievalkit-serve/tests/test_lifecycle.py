@@ -14,6 +14,9 @@ import time
 import httpx2
 import pytest
 from click.testing import CliRunner
+from retrievalkit_serve.collection import Collection
+from retrievalkit_serve.failures import RefusedError
+from retrievalkit_serve.serve import ServeOptions
 from services import TOKEN, service
 
 import retrievalkit as rk
@@ -128,6 +131,23 @@ def test_no_request_fails_during_a_reload(copied, tiny_model, by):
         assert 'rkit_index_texts{index="index"} 44.0' in client.get("/metrics").text
         time.sleep(0.2)
         assert process.stop() == 0
+
+
+def test_a_reload_reuses_texts_that_can_still_be_read(copied):
+    """The same ones, unless their file was touched, which its readers refuse; limits of scores are kept too."""
+    options = ServeOptions([str(copied / "index")])
+    first = Collection(options)
+    first.calibrate()
+    same = Collection(options, 2, first)
+    assert same.nonsense == first.nonsense != {}
+    identifier = json.loads((copied / "corpus.jsonl").read_text().splitlines()[0])["_id"]
+    assert same.document(identifier) == first.document(identifier)
+    os.utime(copied / "corpus.jsonl", ns=(1, 1))
+    for before in (first, same):
+        again = Collection(options, 3, before)
+        assert again.document(identifier).text
+        with pytest.raises(RefusedError):
+            before.document(identifier)
 
 
 def test_a_failed_reload_keeps_the_old_indexes(copied):

@@ -71,8 +71,7 @@ class Cut:
     @property
     def record(self) -> dict[str, Any]:
         """Its values, except for unknown and empty ones."""
-        values = ((name, getattr(self, name)) for name in self.__slots__)
-        return {name: value for name, value in values if value or (name == "start" and value is not None)}
+        return {key: value for key in self.__slots__ if (value := getattr(self, key)) or (key, value) == ("start", 0)}
 
 
 @dataclass(frozen=True, slots=True)

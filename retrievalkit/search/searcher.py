@@ -35,6 +35,7 @@ from retrievalkit.reporting.progress import ProgressBar
 from retrievalkit.reporting.terminal import counted
 from retrievalkit.search.fusion import Fusion, as_hits, gather
 from retrievalkit.search.options import Missing, OpenOptions
+from retrievalkit.storage import kind_of, read_manifest
 
 if TYPE_CHECKING:
     from retrievalkit.models.precision import Precision
@@ -122,6 +123,10 @@ class Searcher:
         for index in known[1:]:
             first, second = known[0].manifest["corpus"], index.manifest["corpus"]
             if first["fingerprint"] != second["fingerprint"]:
+                home, changed = index.folder.parent, (read_manifest(i.folder) != i.manifest for i in (known[0], index))
+                if kind_of(home) == "collection" and ("replacing" in read_manifest(home) or any(changed)):
+                    msg = f"'{home}' was being replaced by a sync. Try again, or sync again: rkit sync FOLDER {home}"
+                    raise ArtifactError(msg)
                 note(
                     f"'{known[0].label}' and '{index.label}' are indexes of different corpora, by their fingerprints: "
                     f"'{first['source']}' and '{second['source']}'."

@@ -65,13 +65,11 @@ def test_words_that_begin_with_a_term_of_the_index_are_marked():
 @pytest.mark.parametrize(
     ("text", "query", "terms", "marked"),
     [
-        ("退款政策：申请退款需要三十天。", "如何申请退款？", [], ["退款", "申请退款"]),
+        ("退款政策、申请退款需要三十天。", "如何申请退款", [], ["退款", "申请退款"]),
         ("我的猫很可爱", "猫", [], ["猫"]),
-        ("Python3教程：安装Docker", "docker 安装", [], ["安装Docker"]),
-        ("東京タワーの高さは333メートルです。", "東京タワーはどのくらい高いですか", [], ["東京タワー", "高"]),
-        ("私が好きな猫", "猫が好き", [], ["好", "猫"]),
-        ("ひらがなで書く", "ひらがな", [], ["ひらがな"]),
-        ("これです", "です", [], ["です"]),
+        ("Python3教程,安装Docker", "docker 安装", [], ["安装Docker"]),
+        ("東京タワーの高さは333メートルです。", "東京タワーはどのくらい高いですか", [], ["東京タワー"]),
+        ("よく好きな猫です", "猫が好きです", [], ["好き"]),
         ("กรุงเทพมหานครเป็นเมืองหลวงของไทย", "เมืองหลวงคือกรุงเทพ", [], ["กรุงเทพ", "เมืองหลวง"]),
         ("มีแมวสองตัว", "แมว", [], ["แมว"]),
         ("今日は雨が降る", "weather", ["雨"], ["雨"]),
@@ -79,7 +77,7 @@ def test_words_that_begin_with_a_term_of_the_index_are_marked():
     ],
 )
 def test_scripts_without_spaces_are_marked_by_common_signs(text, query, terms, marked):
-    """Two of Chinese or katakana, four of Thai or hiragana, or terms of the index; a snippet is around them."""
+    """Two of Chinese or Japanese, four of Thai, or terms of the index; a snippet is around them."""
     assert [text[start:end] for start, end in matches(text, query, terms)] == marked
     filler = "。" * 400 + "字" * 400
     if marked:

@@ -225,7 +225,18 @@ class Collection:
         return bool(self._built)
 
     def open(self) -> rk.Index | rk.Hybrid:
-        """Open its index, or its indexes fused, for searching."""
+        """Open its index, or its indexes fused, for searching.
+
+        Raises:
+            ArtifactError: A sync was killed while it replaced the indexes, or replaces them all the time.
+        """
+        for seconds in (0.1, 0.3, 1.0):
+            with suppress(InputError):  # while a sync replaces the indexes
+                return self._open()
+            time.sleep(seconds)
+        return self._open()
+
+    def _open(self) -> rk.Index | rk.Hybrid:
         places = self.indexes
         return rk.Index.open(places[0]) if len(places) == 1 else rk.Hybrid(places)
 
@@ -601,7 +612,8 @@ class Collection:
         added = changed = encoded = 0
         start, before = time.monotonic(), total - len(lacking)
         rest = (passage for passage in _corpus(passages) if passage.id in lacking)
-        while step := list(islice(rest, size)):
+        # The last step is left to the change that mirrors all passages, which writes them in their order.
+        while (step := list(islice(rest, size))) and (is_new or encoded + len(step) < len(lacking)):
             texts = self._kept(step) if len(step) < total else passages
             if is_new:
                 vectors = self._home / _BUILDING / texts.stem

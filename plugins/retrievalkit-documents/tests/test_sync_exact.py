@@ -23,6 +23,7 @@ from killed_processes import in_another_process, kill_at_call
 from retrievalkit import storage
 from retrievalkit.cli import main
 from retrievalkit.data.corpus import open_corpus
+from retrievalkit.errors import ArtifactError
 from retrievalkit.storage import read_manifest
 
 NAMES = ("a.txt", "b.txt", "c.md", "sub/d.md", "sub/e.html", "f.docx", "g.csv", "sub/h.jsonl")
@@ -126,6 +127,29 @@ def test_an_interrupted_first_sync_is_searched_and_continued(docs, tiny_model, t
     assert_as_new(index, docs, tiny_model, tmp_path / "anew")
 
 
+def test_a_search_mixes_no_states_of_a_collection(docs, tiny_model, tmp_path, small_steps):
+    """It is refused, if an index was opened before a sync and the other after it, or the sync was killed in between."""
+    index, old = tmp_path / "index", tmp_path / "old"
+    rk.sync(docs, index, model=tiny_model, passages=2, stride=1)
+    shutil.copytree(index / "dense", old)
+    opened = rk.Index.open(index / "dense")
+    write(docs / "added.txt", " ".join(f"tiber{number}" for number in range(31)))
+    rk.sync(docs, index)
+    with pytest.raises(ArtifactError, match="rkit sync FOLDER"):
+        rk.Hybrid([opened, index / "bm25"])
+    arguments = ["search", str(index), "--query", "tiber"]
+    found = CliRunner().invoke(main, arguments)
+    assert (found.exit_code, found.stderr) == (0, "")
+    (index / "dense").rename(tmp_path / "new")
+    old.rename(index / "dense")
+    manifest = json.loads((index / "manifest.json").read_text())
+    (index / "manifest.json").write_text(json.dumps(manifest | {"replacing": ["bm25", "dense"]}))
+    found = CliRunner().invoke(main, arguments)
+    assert (found.exit_code, "rkit sync FOLDER" in found.stderr) == (2, True)
+    rk.sync(docs, index)
+    assert rk.Collection(index).open().search("tiber", k=1)
+
+
 def test_an_interrupted_later_sync_changes_nothing_and_is_continued(
     docs, tiny_model, tmp_path, monkeypatch, small_steps
 ):
@@ -136,7 +160,7 @@ def test_an_interrupted_later_sync_changes_nothing_and_is_continued(
     write(docs / "added.txt", " ".join(f"tiber{number}" for number in range(31)))
     shutil.copytree(index, tmp_path / "control")
     (control,) = rk.sync(docs, tmp_path / "control")
-    interrupt_at_call(monkeypatch, collection_module, "write_corpus", 2)
+    interrupt_at_call(monkeypatch, collection_module.rk, "index", 3)  # bm25, and the second step of dense
     with pytest.raises(KeyboardInterrupt):
         rk.sync(docs, index)
     assert before == {name: hits(index / name) for name in ("dense", "bm25")}

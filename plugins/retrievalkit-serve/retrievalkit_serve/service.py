@@ -394,13 +394,19 @@ def _open_collection(options: ServeOptions, generation: int = 1, before: Collect
     """
     for attempt in range(_ATTEMPTS):
         time.sleep(attempt / 10)
-        replacing = State.of(options).replacing
-        if not replacing:
+        state = State.of(options)
+        if state.replacing:
+            continue
+        try:
             collection = Collection(options, generation, before)
-            if collection.state.replacing == () and State.of(options) == collection.state:
-                break
+        except InputError:
+            if State.of(options) == state:
+                raise
+            continue
+        if collection.state == state == State.of(options):
+            break
     else:
-        place = replacing[0] if replacing else options.indexes[0]
+        place = state.replacing[0] if state.replacing else options.indexes[0]
         msg = (
             f"'{place}' is between two states: a sync replaces its indexes, or was killed then. Wait for it, or run it "
             f"again: rkit sync FOLDER {place}"

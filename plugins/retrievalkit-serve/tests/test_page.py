@@ -12,6 +12,7 @@ from retrievalkit_serve.doubts import made_up_queries
 from services import TOKEN, service
 
 import retrievalkit as rk
+from retrievalkit.contracts.commands import write_manifest
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUERY = "what is the capital of Peru"
+NOTE = "dense: 514 of 7,492 passages have vectors; the others are not yet searched by meaning."
 
 
 @pytest.fixture(scope="module")
@@ -118,24 +120,46 @@ def test_the_legend_explains_what_the_hits_show(opened):
 
 @pytest.fixture(scope="module")
 def handbook(tmp_path_factory, tiny_model):
-    """A service of documents with five passages each, and with fields."""
+    """A service of PDF documents with five passages each, on pages below headings, and with fields."""
     folder = tmp_path_factory.mktemp("documents")
     places = ["Peru", "Chile", "Bolivia"]
     rows = [
         {
-            "_id": f"{place}.md#{number}",
+            "_id": f"{place}.pdf#{number}",
             "title": place,
             "text": f"Part {number} about {place}. The seat of government of part {number} is a city.",
             "metadata": {"kind": "guide" if place == "Peru" else 'the "rest"', "year": 2020 + row},
-            "cut": {"document": f"{place}.md", "number": number, "of": 5},
+            "cut": {"document": f"{place}.pdf", "number": number, "of": 5, "page": number}
+            | {"heading": f"{place} > Cities > Part {number}"},
         }
         for row, place in enumerate(places)
         for number in range(1, 6)
     ]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for place in places:
+        (folder / f"{place}.pdf").write_bytes(b"%PDF-1.4")
     rk.Index.build(folder / "corpus.jsonl", tiny_model, folder / "index", pooler="mean")
-    with service(folder / "index") as process:
+    record = {"options": {"root": str(folder)}, "name": "handbook", "indexes": ["index"], "notes": [NOTE]}
+    write_manifest(folder, "collection", command="sync", **record)
+    with service(folder) as process:
         yield process
+
+
+def test_a_hit_shows_its_place_and_its_pdf_opens_there(opened, handbook):
+    """The headings below the title, and the page; notes on the collection are at the start and at the results."""
+    page = opened("/", address=handbook.address)
+    playwright.expect(page.locator("#start")).to_contain_text(NOTE)
+    page = opened(f"/?query={QUERY}", address=handbook.address)
+    passage = hits_of(page).first.locator(".text").first
+    playwright.expect(page.locator(".view")).to_contain_text(f"Note: {NOTE}")
+    number = passage.get_attribute("data-id").rpartition("#")[2]
+    assert passage.locator(".part").inner_text() == f"Cities > Part {number} · page {number}"
+    passage.locator(".part").click()
+    link = hits_of(page).first.get_by_role("link", name=f"Open the PDF at page {number}")
+    address = urlsplit(link.get_attribute("href"))
+    assert (address.path, address.fragment) == ("/file", f"page={number}")
+    answer = page.request.get(f"{handbook.address}{address.path}?{address.query}")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/pdf")
 
 
 def test_a_document_is_a_hit_with_its_passages(opened, handbook):
@@ -221,7 +245,7 @@ def test_facets_and_typed_filters_restrict_the_hits(opened, handbook):
     ]
     again.get_by_label("Only texts where").fill("year < 2021 and kind = guide")
     again.get_by_label("Only texts where").press("Enter")
-    playwright.expect(again.locator(".hit .id")).to_have_text("Peru.md")
+    playwright.expect(again.locator(".hit .id")).to_have_text("Peru.pdf")
     assert not again.get_by_label("guide").is_checked()
     again.get_by_label("Only texts where").fill("yaer = 2021")
     again.get_by_label("Only texts where").press("Enter")

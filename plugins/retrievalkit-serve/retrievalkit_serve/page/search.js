@@ -13,7 +13,7 @@ const KNOWN = ["query", "k", "why", "filter", "view", "open"];
 const COUNTS = [5, 10, 20, 50, 100];
 const MOST_VIEWS = 4;
 const SHOWN_FACETS = 3;
-let served = { collection: "", examples: [], facets: {}, indexes: [], reranker: null, rerank: 0 };
+let served = { collection: "", examples: [], facets: {}, indexes: [], notes: [], reranker: null, rerank: 0 };
 let state = { query: "", k: 10, why: false, filter: "", open: "", views: [] };
 
 // Texts of the service are inserted as text, never as HTML, with a visible sign for characters that reorder text.
@@ -644,6 +644,7 @@ const begin = async () => {
   try {
     served = await fetchJson("/indexes");
     byId("collection").textContent = plain(served.collection);
+    byId("notes").textContent = plain(served.notes.join(" "));
     byId("indexes").replaceChildren(...served.indexes.map(indexRow));
     byId("examples").replaceChildren(...served.examples.map(example));
     byId("tries").hidden = !served.examples.length;

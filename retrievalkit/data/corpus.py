@@ -248,7 +248,7 @@ class Corpus:
         return [passage.id for passage in self]
 
     @property
-    def modified(self) -> bool:
+    def _modified(self) -> bool:
         """True if the files that were opened have been modified in place since."""
         return tuple(map(stamp, self._files)) != self._stamps
 

@@ -336,7 +336,7 @@ class Searching:
                     # Indexing has reported empty texts.
                     texts.counts_empty = False
                 self._texts = searcher, texts
-            elif self._texts[1] is not None and self._texts[1].modified:
+            elif self._texts[1] is not None and self._texts[1]._modified:
                 place = self._texts[1].source
                 searcher.note(f"'{place}' was modified, so hits have no texts. Index it again, and open the index.")
                 self._texts = searcher, None

@@ -73,12 +73,13 @@ class Texts:
         self._warned = False
         corpus.counts_empty = False  # `rkit index` reported them
         corpus.missing([""])
+        self._first = next(iter(corpus)).id
 
     @property
     def current(self) -> bool:
-        """True if the corpus has not changed since it was read."""
-        with suppress(OSError):
-            return not self._warned and not self.corpus.modified
+        """True if the passages can still be read where they were."""
+        with suppress(InputError, OSError):
+            return not self._warned and bool(self.corpus.find([self._first]))
         return False
 
     def of(self, ids: Iterable[str]) -> dict[str, Passage]:

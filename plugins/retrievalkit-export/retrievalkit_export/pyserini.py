@@ -131,6 +131,8 @@ def write_index(source: Path, folder: Path) -> Written:
         name, place = read_manifest(source, "index")["indexer"]["name"], source / "vectors"
         if name in _OPENED_AS_THEY_ARE:
             msg = f"'{source}' is a '{name}' index, which Pyserini can open directly: --index {source}/lucene"
+            if name == "bm25":
+                msg += " (--pretokenized, with queries as terms, if Anserini has no analyzer for its language)"
             raise UnsupportedError(msg)
         if name != "flat":
             msg = f"'{source}' is a '{name}' index, but Pyserini needs a flat index. Export its vectors folder instead."

@@ -171,13 +171,16 @@ def _changes(folder: Path, collections: list[Collection], stop: threading.Event)
 
     ours = [collection.path.resolve() for collection in collections]
     root = folder.resolve()
+    patterns = {collection.exclude for collection in collections}
 
     def concerns(_: watchfiles.Change, path: str) -> bool:
         place = Path(path)
         if not place.is_relative_to(root) or any(map(place.is_relative_to, ours)):
             return False
-        return any(not is_excluded(root, place, collection.exclude) for collection in collections)
+        return any(not is_excluded(root, place, exclude) for exclude in patterns)
 
     limits: dict[str, Any] = {"rust_timeout": _EVERY, "yield_on_timeout": True}
     for _ in watchfiles.watch(root, watch_filter=concerns, stop_event=stop, **limits):
         yield
+        with suppress(InputError):  # another sync may have changed them; this one reports a damaged manifest
+            patterns = {collection.exclude for collection in collections}
